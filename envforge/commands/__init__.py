@@ -1,0 +1,1 @@
+"""One module per command; imported by :mod:`envforge.cli` when the command is used."""
