@@ -1,0 +1,358 @@
+"""Joins the stages of a build: check, lock, render, build, smoke, record. The engine and the console are handed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from envforge import lock as lockfile
+from envforge import paths, record
+from envforge.console import Console
+from envforge.engine import BuildOptions, Built, Engine, EngineInfo, GpuRequest
+from envforge.errors import BudgetError, BuildError, ConflictError, EngineError, LockError
+from envforge.lock import Lock
+from envforge.resolve import Resolution
+from envforge.spec import EnvSpec
+
+EngineChoice = Literal["auto", "docker", "local"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRequest:
+    """What `build` was asked for, beside the spec."""
+
+    engine: EngineChoice = "auto"
+    gpus: GpuRequest = GpuRequest(kind="auto")
+    locked: bool = False
+    smoke: bool = True
+    level: int | None = None  # None: the spec's own
+    offline: Path | None = None
+    ca_bundle: Path | None = None
+    no_cache: bool = False
+    reproducible: bool = False
+    timeout: float | None = None
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds per stage, for the record."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - start, 3)
+
+
+def choose_engine(choice: EngineChoice, console: Console) -> Engine:
+    """The engine to use; with ``auto`` Docker when one answers, else the local one, said in one line.
+
+    Raises EngineError when Docker was asked for and does not answer.
+    """
+    from envforge.local_engine import LocalEngine
+
+    if choice == "local":
+        console.note("engine: local (asked for)")
+        return LocalEngine()
+    from envforge.docker_engine import DockerEngine
+
+    try:
+        engine = DockerEngine.connect()
+    except EngineError as error:
+        if choice == "docker":
+            raise
+        console.note(f"engine: local, because no Docker engine answers ({error.message})")
+        return LocalEngine()
+    info = engine.info()
+    console.note(f"engine: {info.flavour} {info.version}" + ("" if choice == "docker" else ", because it answers"))
+    return engine
+
+
+def resolved(spec: EnvSpec) -> Resolution:
+    """Tables and resolver in one step. Raises ConflictError."""
+    from envforge import compat
+    from envforge.resolve import resolve
+
+    return resolve(spec, compat.load())
+
+
+def locked(
+    spec: EnvSpec, resolution: Resolution, *, may_lock: bool, ca_bundle: Path | None, console: Console
+) -> tuple[Lock, bool]:
+    """The environment's lock, made when there is none and ``may_lock``; a stale or foreign one is refused.
+
+    Returns the lock and whether it was made just now. Raises LockError (exit 5).
+    """
+    name = resolution.name
+    again = f"envforge lock {spec.path if spec.path and not _in_catalog(spec.path) else name}"
+    found = lockfile.read(name)
+    if found is None:
+        if not may_lock:
+            raise LockError("lock-missing", f"there is no lock for {name!r}", hint=again)
+        from envforge.commands.lock import make_lock
+
+        console.note(f"locking {name} …")
+        return make_lock(resolution, console=console), True
+    state = lockfile.status(found, resolution)
+    if state.verdict != "ok":
+        raise LockError(
+            f"lock-{state.verdict}",
+            f"the lock of {name!r} was made from something else than this spec",
+            context=tuple(state.changes),
+            hint=again,
+        )
+    return found, False
+
+
+def _in_catalog(path: Path) -> bool:
+    from envforge.resources import catalog
+
+    return path.parent == catalog()
+
+
+def _untested_guard(resolution: Resolution, smoke: bool) -> None:
+    if resolution.untested and not smoke:
+        raise ConflictError(
+            "untested-needs-smoke",
+            f"{resolution.name!r} uses a combination newer than the tables; without smoke tests nothing vouches for it",
+            hint="leave out --no-smoke",
+        )
+
+
+@contextmanager
+def _one_at_a_time(digest: str, console: Console) -> Iterator[None]:
+    """Two builds of one identity: the second waits for the first and then finds its result."""
+    from filelock import FileLock, Timeout
+
+    folder = paths.locks()
+    folder.mkdir(parents=True, exist_ok=True)
+    guard = FileLock(folder / f"build-{digest.removeprefix('sha256:')[:24]}.lock")
+    try:
+        guard.acquire(timeout=0)
+    except Timeout:
+        console.note("another envforge builds this environment; waiting for it …")
+        guard.acquire()
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def build(spec: EnvSpec, request: BuildRequest, *, engine: Engine | None = None, console: Console) -> dict[str, Any]:
+    """The whole main job for one spec; returns the document that `build --json` prints.
+
+    ``status`` is passed, failed (a check failed: no tag was given), or ``not_run`` with --no-smoke. Raises
+    the errors of each stage; BudgetError when the image is over the spec's budget.
+    """
+    clock = _Clock()
+    with clock.stage("check"):
+        resolution = resolved(spec)
+    _untested_guard(resolution, request.smoke)
+    console.note(f"check: {resolution.verdict} — {_summary(resolution)}")
+    engine = engine if engine is not None else choose_engine(request.engine, console)
+    with clock.stage("lock"):
+        lock, made = locked(spec, resolution, may_lock=not request.locked, ca_bundle=request.ca_bundle, console=console)
+    if made:
+        console.note(f"lock: {len(lock.pip)} pip and {len(lock.conda)} conda packages")
+    with _one_at_a_time(f"{engine.name}-{lock.inputs_digest.removeprefix('sha256:')}", console):
+        return _build_locked(resolution, lock, request, engine, clock, console)
+
+
+def _summary(resolution: Resolution) -> str:
+    names = ", ".join(f"{item.name} {item.version}" for item in resolution.frameworks) or "no framework"
+    cuda = f"CUDA {resolution.cuda.version}" if resolution.cuda else "CPU"
+    return f"{names}, {cuda}, Python {resolution.python}"
+
+
+def _build_locked(
+    resolution: Resolution, lock: Lock, request: BuildRequest, engine: Engine, clock: _Clock, console: Console
+) -> dict[str, Any]:
+    base, substituted, base_note = _base(engine, resolution, request, console)
+    if not request.no_cache:
+        reused = _unchanged(resolution, lock, request, engine, base, console)
+        if reused is not None:
+            return reused
+    info = engine.info()
+    with clock.stage("render"):
+        rendered = _rendered(resolution, lock, info, base, substituted)
+    options = BuildOptions(
+        progress=None if console.is_terminal and not console.json_mode and console.verbosity >= 0 else console.detail,
+        ca_bundle=request.ca_bundle,
+        offline=request.offline,
+        no_cache=request.no_cache,
+        timeout=request.timeout,
+        reproducible=request.reproducible,
+    )
+    console.note(f"build: {resolution.name} ({lock.inputs_digest.removeprefix('sha256:')[:12]}) …")
+    with clock.stage("build"), _diagnosed():
+        built = engine.build(rendered, resolution, lock, options)
+    console.note(f"built: {built.image} ({built.size_bytes / 1e6:.0f} MB) in {clock.seconds['build']:.1f} s")
+    report, checks, status = None, [], "not_run"
+    if request.smoke:
+        with clock.stage("smoke"):
+            report, checks, status = _smoke(engine, built, resolution, lock, request, console)
+    document = _document(resolution, lock, engine, info, built, base, base_note, checks, status, clock)
+    if report is not None:
+        document["facts"] = report["facts"]
+    over = _over_budget(resolution, built, clock)
+    tagged = status == "passed" and not over and _earned(report)
+    if tagged:
+        repository, tag = (
+            f"envforge/{resolution.name.replace('@', '-')}",
+            lock.inputs_digest.removeprefix("sha256:")[:12],
+        )
+        engine.tag(built.image, repository, tag)
+        document["tag"] = f"{repository}:{tag}"
+    document["record"] = str(record.write(resolution.name, lock.inputs_digest, document))
+    if over:
+        raise BudgetError(
+            "budget-exceeded",
+            f"{resolution.name!r} is over its budget",
+            context=over,
+            hint="raise `budget`, or leave packages out",
+        )
+    return document
+
+
+def _earned(report: dict[str, Any] | None) -> bool:
+    return report is not None and bool(report["earns_tag"])
+
+
+def _base(engine: Engine, resolution: Resolution, request: BuildRequest, console: Console) -> tuple[str, bool, str]:
+    """The base image reference this build stands on, whether it is a substitute, and why."""
+    if engine.name == "local":
+        return "none (local engine)", False, "the local engine uses this machine's Python"
+    from envforge import base, config
+
+    chosen = base.choose(engine, resolution.base, config.load())
+    if chosen.substituted:
+        console.note(f"base: {chosen.reference} instead of {resolution.base.image} ({chosen.reason})")
+    return chosen.reference, chosen.substituted, chosen.reason
+
+
+def _rendered(resolution: Resolution, lock: Lock, info: EngineInfo, base: str, substituted: bool) -> Any:
+    from envforge.plan import Rendered, make_plan
+    from envforge.render import render
+
+    if info.name == "local":
+        return Rendered(dockerfile="", files={})
+    plan = make_plan(
+        resolution,
+        lock,
+        "buildkit" if info.buildkit else "plain",
+        base=base if substituted or base != resolution.base.image else None,
+    )
+    return render(plan)
+
+
+def _unchanged(
+    resolution: Resolution, lock: Lock, request: BuildRequest, engine: Engine, base: str, console: Console
+) -> dict[str, Any] | None:
+    """The record of this identity when it is built, tagged and nothing asked for is newer; starts no container."""
+    found = engine.find(lock.inputs_digest)
+    if found is None or not request.smoke:
+        return None
+    if engine.name == "docker" and found.labels.get("envforge.base") not in (base, None):
+        return None
+    old = record.latest(resolution.name, lock.inputs_digest, engine.name)
+    if old is None or old.get("status") != "passed" or old.get("image") not in (found.image, *found.tags):
+        return None
+    level = request.level if request.level is not None else resolution.smoke.level
+    if old.get("level", 0) < level or (request.gpus.promised and not old.get("gpu_tested")):
+        return None
+    console.note(f"unchanged: {resolution.name} is built and tested ({old.get('tag', found.image)})")
+    return old | {"reused": True}
+
+
+@contextmanager
+def _diagnosed() -> Iterator[None]:
+    """Add the known cause and fix to a build error whose log matches one."""
+    try:
+        yield
+    except BuildError as error:
+        raise type(error)(
+            error.reference,
+            error.message,
+            context=error.context,
+            hint=_known_cause("\n".join(error.context)) or error.hint,
+        ) from error
+
+
+def _known_cause(text: str) -> str:
+    from envforge import diagnose
+
+    matches = diagnose.match(text)
+    if not matches:
+        return ""
+    best = matches[0]
+    return f"{best.cause} — {best.fix} [{best.reference}]"
+
+
+def _smoke(
+    engine: Engine, built: Built, resolution: Resolution, lock: Lock, request: BuildRequest, console: Console
+) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    from envforge import smoke
+
+    level = request.level if request.level is not None else resolution.smoke.level
+    plan = smoke.make_plan(resolution, lock, level=level, gpus=request.gpus)
+    console.note(f"smoke: levels 0-{level} …")
+    report = smoke.run_in_engine(engine, built.image, plan, console=console)
+    document = report.document()
+    document["earns_tag"] = smoke.earns_tag(report)
+    return document, document["checks"], document["status"]
+
+
+def _document(
+    resolution: Resolution,
+    lock: Lock,
+    engine: Engine,
+    info: EngineInfo,
+    built: Built,
+    base: str,
+    base_note: str,
+    checks: Sequence[dict[str, Any]],
+    status: str,
+    clock: _Clock,
+) -> dict[str, Any]:
+    gpu_checks = [item for item in checks if item["name"] == "visibility.kernels" and item["outcome"] == "passed"]
+    return {
+        "schema": 1,
+        "name": resolution.name,
+        "engine": engine.name,
+        "engine_version": f"{info.flavour} {info.version}",
+        "image": built.image,
+        "tag": None,
+        "inputs_digest": lock.inputs_digest,
+        "resolution_digest": lock.resolution_digest,
+        "lock_digest": lockfile.lock_digest(lock),
+        "base": {"reference": base, "note": base_note, "locked": lock.base.image, "digest": lock.base.digest},
+        "status": status,
+        "level": max((item["level"] for item in checks), default=0),
+        "gpu_tested": bool(gpu_checks),
+        "checks": list(checks),
+        "size_bytes": built.size_bytes,
+        "seconds": dict(clock.seconds),
+        "steps": [{"name": s.name, "seconds": round(s.seconds, 3), "cached": s.cached} for s in built.steps],
+        "log": str(built.log),
+        "reused": False,
+    }
+
+
+def _over_budget(resolution: Resolution, built: Built, clock: _Clock) -> tuple[str, ...]:
+    found = []
+    budget = resolution.budget
+    if budget.size_mb is not None and built.size_bytes > budget.size_mb * 1_000_000:
+        found.append(f"size {built.size_bytes / 1e6:.0f} MB, budget {budget.size_mb} MB")
+    if budget.build_seconds is not None and clock.seconds.get("build", 0.0) > budget.build_seconds:
+        found.append(f"build {clock.seconds['build']:.0f} s, budget {budget.build_seconds} s")
+    return tuple(found)
+
+
