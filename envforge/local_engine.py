@@ -159,7 +159,7 @@ class LocalEngine:
         return env
 
     def _make_venv(self, prefix: Path, resolution: Resolution, options: BuildOptions, write: object) -> None:
-        argv = [uv_binary(), "venv", "--no-config", "--no-project", "--python", resolution.python, prefix]
+        argv: list[str | Path] = [uv_binary(), "venv", "--no-config", "--no-project", "--python", resolution.python, prefix]
         if options.offline:
             argv.insert(2, "--offline")
         outcome = process.run(argv, env=self._uv_env(options), timeout=options.timeout)

@@ -30,7 +30,7 @@ def write(name: str, inputs_digest: str, document: Mapping[str, Any]) -> Path:
 
 def read_all(name: str) -> list[dict[str, Any]]:
     """Every readable record of a name, oldest first; a damaged file is passed over."""
-    found = []
+    found: list[dict[str, Any]] = []
     for path in sorted((paths.records() / name).glob("*.json"), key=lambda item: (item.stat().st_mtime_ns, item.name)):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
