@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 GOOD = """\
 FROM {base} AS uv
-RUN --mount=type=bind,source=build/ca.pem,target=/ca.pem {ca} python3 -m venv /uv && {ca} /uv/bin/pip install -q uv=={uv}
+RUN --mount=type=bind,source=build/ca.pem,target=/ca.pem \\
+    python3 -m venv /uv && {ca} /uv/bin/pip install -q uv=={uv}
 FROM {base}
 RUN --mount=type=bind,from=uv,source=/uv,target=/uv --mount=type=cache,target=/root/.cache/uv \\
     --mount=type=bind,source=build/ca.pem,target=/ca.pem --mount=type=bind,source=req.txt,target=/req.txt \\
@@ -54,7 +55,6 @@ def prune() -> None:
 def manual(text: str, files: dict[str, bytes]) -> tuple[float, int]:
     """Seconds and bytes of one hand-written build through the same engine API, without envforge's own stages."""
     import docker
-
     from envforge.docker_engine import build_image
 
     start = time.monotonic()

@@ -73,7 +73,9 @@ def _isolated(
         real_connect = socket.socket.connect
 
         def guarded(self: socket.socket, address: object) -> None:
-            if self.family == socket.AF_UNIX or (isinstance(address, tuple) and address[0] in ("127.0.0.1", "::1", "localhost")):
+            if self.family == socket.AF_UNIX or (
+                isinstance(address, tuple) and address[0] in ("127.0.0.1", "::1", "localhost")
+            ):
                 if self.family == socket.AF_UNIX and "docker" in str(address):
                     raise RuntimeError(f"unmarked test reached for an engine: {address}")
                 real_connect(self, address)  # type: ignore[arg-type]
