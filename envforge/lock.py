@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -102,12 +102,8 @@ class Lock:
 class Status:
     """Whether a lock fits a resolution; ``changes`` says in words what differs."""
 
-    state: Literal["ok", "stale", "foreign"]
+    verdict: Literal["ok", "stale", "foreign"]
     changes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return self.state == "ok"
 
 
 # ---------------------------------------------------------------------------------------------- identity
@@ -213,17 +209,21 @@ def inputs_digest(document: Mapping[str, Any]) -> str:
     return _digest(document)
 
 
-def identity(resolution: Resolution, lock: Lock, *, files: Mapping[str, str] | None = None) -> str:
-    """The inputs digest of an image built now from this lock: with the templates of this installation."""
-    from dataclasses import replace
+def with_current_templates(lock: Lock) -> Lock:
+    """The lock as the templates of this installation would build it: another template version, another identity.
 
-    return inputs_digest(inputs_document(resolution, replace(lock, template_version=TEMPLATE_VERSION), files=files))
+    A lock whose digest does not match its own content is returned as it is; :func:`status` calls it foreign.
+    """
+    if lock.template_version == TEMPLATE_VERSION:
+        return lock
+    if lock.inputs_digest != inputs_digest(inputs_document(lock.made_from, lock)):
+        return lock
+    moved = replace(lock, template_version=TEMPLATE_VERSION)
+    return replace(moved, inputs_digest=inputs_digest(inputs_document(moved.made_from, moved)))
 
 
 def seal(lock: Lock, resolution: Resolution) -> Lock:
     """``lock`` with ``made_from``, ``resolution_digest`` and ``inputs_digest`` filled in for this resolution."""
-    from dataclasses import replace
-
     made_from = resolution_document(resolution)
     bound = replace(lock, made_from=made_from, resolution_digest=_digest(made_from))
     return replace(bound, inputs_digest=inputs_digest(inputs_document(made_from, bound)))
@@ -256,23 +256,25 @@ def _words(path: str, old: Any, new: Any) -> list[str]:
 def status(lock: Lock, resolution: Resolution) -> Status:
     """Does this lock fit this resolution? ``foreign``: made for another environment, or edited by hand."""
     if lock.name != resolution.name:
-        return Status(state="foreign", changes=(f"made for {lock.name}, not for {resolution.name}",))
+        return Status(verdict="foreign", changes=(f"made for {lock.name}, not for {resolution.name}",))
     made_from = resolution_document(resolution)
     if lock.resolution_digest != _digest(made_from):
         changes = _words("", lock.made_from, made_from)
-        return Status(state="stale", changes=tuple(changes) or ("the record of what it was made from is missing",))
+        return Status(verdict="stale", changes=tuple(changes) or ("the record of what it was made from is missing",))
     if lock.inputs_digest != inputs_digest(inputs_document(made_from, lock)):
-        return Status(state="foreign", changes=("its digest does not match its content: it was edited after locking",))
-    return Status(state="ok")
+        return Status(
+            verdict="foreign", changes=("its digest does not match its content: it was edited after locking",)
+        )
+    return Status(verdict="ok")
 
 
 def require(lock: Lock, resolution: Resolution) -> None:
     """Raise :class:`LockError` (``lock-stale`` or ``lock-foreign``) unless the lock fits the resolution."""
     found = status(lock, resolution)
-    if not found.ok:
+    if found.verdict != "ok":
         raise LockError(
-            f"lock-{found.state}",
-            f"the lock of {resolution.name} is {found.state}",
+            f"lock-{found.verdict}",
+            f"the lock of {resolution.name} is {found.verdict}",
             context=found.changes,
             hint=f"run: envforge lock {resolution.name}",
         )
@@ -317,6 +319,24 @@ def _requirements(lock: Lock, what: str, packages: Sequence[LockedPackage]) -> b
     return ("\n".join(lines) + "\n").encode()
 
 
+def requirement_files(lock: Lock) -> dict[str, str]:
+    """The hash-checked requirements text of each index label, the default index first."""
+    labels = sorted({package.index for package in lock.pip}, key=lambda label: (label != "default", label))
+    return {
+        label: _requirements(
+            lock, f"packages of the index {label!r}", [package for package in lock.pip if package.index == label]
+        ).decode()
+        for label in labels
+    }
+
+
+def lock_digest(lock: Lock) -> str:
+    """``sha256:…`` over the locked contents alone (pip, conda, apt, base, tools), whatever they were made from."""
+    document = inputs_document({}, lock)
+    del document["template"], document["resolution"]
+    return _digest(document)
+
+
 def _conda_file(lock: Lock, subdir: str) -> bytes:
     lines = [*_header(lock, f"explicit conda packages for {subdir}"), "@EXPLICIT"]
     for package in _sorted_conda(lock.conda):
@@ -332,11 +352,10 @@ def _conda_file(lock: Lock, subdir: str) -> bytes:
 def dumps(lock: Lock) -> dict[str, bytes]:
     """The files of a lock folder, the same bytes for the same lock. Raises ``ValueError`` for unusable labels."""
     files: dict[str, bytes] = {}
-    for label in sorted({package.index for package in lock.pip}):
+    for label, text in requirement_files(lock).items():
         if not _LABEL.fullmatch(label):
             raise ValueError(f"index label {label!r} cannot be part of a file name")
-        chosen = [package for package in lock.pip if package.index == label]
-        files[f"pip.{label}.txt"] = _requirements(lock, f"packages of the index {label!r}", chosen)
+        files[f"pip.{label}.txt"] = text.encode()
     for subdir in sorted({package.subdir for package in lock.conda}):
         files[f"conda.{subdir}.txt"] = _conda_file(lock, subdir)
     if lock.tool_packages:
@@ -619,20 +638,20 @@ def exists(name: str, *, project: Path | None = None) -> bool:
     """Whether :func:`find` would find a lock."""
     try:
         find(name, project=project)
-        return True
     except LockError:
         return False
+    return True
 
 
 def read_folder(path: Path) -> Lock:
     """The lock in this folder; errors as in :func:`loads`."""
     files = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.is_file() and is_generated(entry.name)}
-    return loads(files, place=str(path / LOCK_FILE))
+    return with_current_templates(loads(files, place=str(path / LOCK_FILE)))
 
 
-def read(name: str, *, project: Path | None = None) -> Lock:
-    """The lock of ``name``; raises :class:`LockError` when missing, damaged or of an unknown schema."""
-    return read_folder(find(name, project=project))
+def read(name: str, *, project: Path | None = None) -> Lock | None:
+    """The lock of ``name``, or None when there is none; raises :class:`LockError` for one that cannot be used."""
+    return read_folder(find(name, project=project)) if exists(name, project=project) else None
 
 
 def _exchange(new: Path, target: Path) -> bool:
