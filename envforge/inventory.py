@@ -135,7 +135,7 @@ def read(document: Mapping[str, Any], seconds: float = 0.0) -> Inventory:
             license_expression=one["license_expression"],
             classifiers=tuple(one["classifiers"]),
             requires=tuple(one["requires"]),
-            record=None if one["record"] is None else {path: value for path, value in one["record"]},
+            record=None if one["record"] is None else dict(one["record"]),
         )
         for one in document["pip"]
     )
@@ -217,7 +217,7 @@ def of_image(
 
 def interpreter_of(info: ImageInfo) -> str:
     """The interpreter of an image of ours (its prefix label or VIRTUAL_ENV), else ``python`` on its PATH."""
-    prefix = info.labels.get("io.envforge.prefix") or info.env.get("VIRTUAL_ENV") or info.env.get("CONDA_PREFIX")
+    prefix = info.labels.get("envforge.prefix") or info.env.get("VIRTUAL_ENV") or info.env.get("CONDA_PREFIX")
     return f"{prefix.rstrip('/')}/bin/python" if prefix else "python"
 
 

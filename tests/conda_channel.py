@@ -100,7 +100,7 @@ def archive(package: Package) -> bytes:
 
 
 def write(root: Path, channel: str, packages: list[Package]) -> dict[str, str]:
-    """Write ``root/channel`` with its repodata; returns filename -> sha256."""
+    """Write ``root/channel`` with its repodata; returns "subdir/filename" -> sha256."""
     digests: dict[str, str] = {}
     subdirs = {"noarch", "linux-64", "linux-aarch64"} | {one.subdir for one in packages}
     for subdir in sorted(subdirs):
@@ -112,9 +112,9 @@ def write(root: Path, channel: str, packages: list[Package]) -> dict[str, str]:
                 continue
             content = archive(package)
             (folder / package.filename).write_bytes(content)
-            digests[package.filename] = hashlib.sha256(content).hexdigest()
+            digests[f"{subdir}/{package.filename}"] = hashlib.sha256(content).hexdigest()
             table[package.filename] = _index(package) | {
-                "sha256": digests[package.filename],
+                "sha256": digests[f"{subdir}/{package.filename}"],
                 "md5": hashlib.md5(content).hexdigest(),
                 "size": len(content),
             }
@@ -157,7 +157,9 @@ def cuda_family() -> list[Package]:
         tag = version.replace(".", "")
         major = version.split(".")[0]
         found.append(
-            Package("cuda-version", version, "h0_3", constrains=("__cuda >=" + major,), subdir="noarch", noarch="generic")
+            Package(
+                "cuda-version", version, "h0_3", constrains=("__cuda >=" + major,), subdir="noarch", noarch="generic"
+            )
         )
         found += both(
             Package(
@@ -192,7 +194,9 @@ def cuda_family() -> list[Package]:
 
 def plain_python() -> list[Package]:
     """A ``python`` that is only a name, numpy for it, and a noarch package."""
-    found = both(Package("python", "3.11.9", "h4_0", depends=("__glibc >=2.17",), files={"bin/python3.11": b"#!/bin/sh\n"}))
+    found = both(
+        Package("python", "3.11.9", "h4_0", depends=("__glibc >=2.17",), files={"bin/python3.11": b"#!/bin/sh\n"})
+    )
     found += both(Package("python", "3.12.4", "h4_0", files={"bin/python3.12": b"#!/bin/sh\n"}))
     for version in ("1.26.4", "2.1.0"):
         found += both(
