@@ -7,12 +7,12 @@ this module never asks an engine itself and never drops a GPU that was promised.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from envforge.engine import GpuRequest
-from envforge.errors import GpuUnavailable, UsageError
+from envforge.errors import UsageError
 
 # How a GPU gets into a container: the engine's "nvidia" device driver (legacy hook), a CDI device request
 # (Docker 25+), or a CDI name among the plain devices (Podman).
