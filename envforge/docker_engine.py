@@ -46,6 +46,8 @@ from envforge.resolve import Resolution
 
 DIGEST_LABEL = "envforge.inputs-digest"
 RUN_LABEL = "envforge.run"
+_VOLUME = "/envforge"  # an anonymous volume: it may be written before the start although the root is read-only
+_WORK = "/envforge/work"  # the engine never changes the mode of a volume's own folder, so any user writes here
 BOOTSTRAP_LABEL = "envforge.bootstrap"
 _CPU_NEED, _CUDA_NEED = 2 * 10**9, 12 * 10**9  # measured: a torch CUDA image 5.9 GB and its cache as much again
 
@@ -270,13 +272,14 @@ class DockerEngine:
             self._api.remove_image(image, force=image.startswith("sha256:"))
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> None:
-        """Fetch an image with this user's credentials. NetworkError says whether it was refused, absent or unreachable."""
-        import docker
+        """Fetch an image with this user's credentials. NetworkError: refused, absent or unreachable."""
         import requests
+        from docker import errors
+        from docker.utils import parse_repository_tag
 
         seen: dict[str, tuple[int, int]] = {}
         last = time.monotonic()
-        repository, tag = docker.utils.parse_repository_tag(reference)
+        repository, tag = parse_repository_tag(reference)
         try:
             for row in self._api.pull(repository, tag=tag or "latest", stream=True, decode=True):
                 if row.get("error"):
@@ -288,7 +291,7 @@ class DockerEngine:
                     last = time.monotonic()
                     done, total = (sum(pair[index] for pair in seen.values()) / 1e6 for index in (0, 1))
                     progress(f"pulling {reference}: {done:.0f} of {total:.0f} MB")
-        except docker.errors.APIError as error:
+        except errors.APIError as error:
             raise docker_errors.pull_failure(reference, str(error.explanation or error)) from error
         except (requests.RequestException, OSError) as error:
             raise docker_errors.engine_lost(f"pulling {reference}", str(error)) from error
@@ -386,7 +389,7 @@ class DockerEngine:
             self._discard(name)
 
     def _create(self, name: str, image: str, request: RunRequest, gpu: Mapping[str, Any]) -> None:
-        env = {"ENVFORGE_DIR": "/envforge", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {"ENVFORGE_DIR": _WORK, "PYTHONDONTWRITEBYTECODE": "1"}
         if request.read_only:
             env |= {"HOME": "/tmp", "TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache"}
         env |= dict(request.env)
@@ -410,27 +413,31 @@ class DockerEngine:
             entrypoint=[request.argv[0]],
             environment=env,
             user=request.user,
-            working_dir="/envforge",
-            volumes=["/envforge"],
+            working_dir=_WORK,
+            volumes=[_VOLUME],
             labels={RUN_LABEL: name},
             host_config=host,
             name=name,
         )
 
     def _put(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Files into the anonymous volume at /envforge, which any user of the image may write."""
+        """Files into the work folder of the volume; links beside it, so that ``/envforge/FILE`` names them too."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
-            folders = {"."} | {str(parent) for path in files for parent in Path(path).parents if str(parent) != "."}
-            for folder in sorted(folders):
+            folders = {str(parent) for path in files for parent in Path("work", path).parents if parent != Path()}
+            for folder in sorted(folders | {"work"}):
                 member = tarfile.TarInfo(folder)
                 member.type, member.mode = tarfile.DIRTYPE, 0o777
                 archive.addfile(member)
+            for top in sorted({Path(path).parts[0] for path in files} - {"work"}):
+                member = tarfile.TarInfo(top)
+                member.type, member.linkname = tarfile.SYMTYPE, f"work/{top}"
+                archive.addfile(member)
             for path, content in sorted(files.items()):
-                member = tarfile.TarInfo(path)
+                member = tarfile.TarInfo(f"work/{path}")
                 member.size, member.mode = len(content), 0o644
                 archive.addfile(member, io.BytesIO(content))
-        self._api.put_archive(name, "/envforge", buffer.getvalue())
+        self._api.put_archive(name, _VOLUME, buffer.getvalue())
 
     def _follow(self, name: str, request: RunRequest) -> RunResult:
         """Start, read both streams to their end, and ask how it went."""
@@ -467,11 +474,11 @@ class DockerEngine:
         )
 
     def _collect(self, name: str, path: str) -> Iterator[tuple[str, bytes]]:
-        """A file, or every file of a folder, by its path under /envforge; nothing when it does not exist."""
+        """A file, or every file of a folder, by its path under the work folder; nothing when it does not exist."""
         from docker import errors
 
         try:
-            chunks, _ = self._api.get_archive(name, f"/envforge/{path}")
+            chunks, _ = self._api.get_archive(name, f"{_WORK}/{path}")
         except errors.NotFound:
             return
         with tempfile.TemporaryFile() as spool:

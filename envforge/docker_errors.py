@@ -14,7 +14,7 @@ _LOST = (
     r"|FileNotFoundError|Max retries exceeded|IncompleteRead|InvalidChunkLength|Read timed out|Connection broken"
     r"|server closed|transport is closing|EOF$"
 )
-_GPU = r"(?i)could not select device driver|CDI device|nvidia-container-cli|libnvidia|unknown or invalid runtime name: nvidia"
+_GPU = r"(?i)could not select device driver|CDI device|nvidia-container-cli|libnvidia|invalid runtime name: nvidia"
 _DENIED = r"(?i)pull access denied|unauthorized|authentication required|denied:|forbidden|no basic auth credentials"
 _ABSENT = r"(?i)manifest (?:for \S+ )?(?:unknown|not found)|repository \S+ not found|name unknown|: not found$"
 _LIMIT = r"(?i)toomanyrequests|too many requests|rate limit"
@@ -88,7 +88,7 @@ def gpu_failure(text: str) -> GpuUnavailable:
             "gpu-no-device-driver",
             "the engine knows no way to give a GPU to a container",
             context=(_first_line(text),),
-            hint="install the NVIDIA container toolkit and restart the engine, or use --gpus none; see: envforge doctor",
+            hint="install the NVIDIA container toolkit and restart the engine, or use --gpus none",
         )
     if re.search(r"(?i)CDI device", text):
         return GpuUnavailable(

@@ -1,4 +1,4 @@
-"""JSON objects out of a byte stream that is cut anywhere: several in a chunk, one over several, half a character. Pure."""
+"""JSON objects out of a byte stream that may be cut anywhere, even inside a character. Pure."""
 
 from __future__ import annotations
 

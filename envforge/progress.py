@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from envforge.buildkit_trace import Trace
 from envforge.engine import BuildStep
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Steps of BuildKit's own that tell a person nothing.
 _INTERNAL = ("[internal]", "copy /context", "load remote build context")
@@ -150,10 +153,10 @@ class LiveDisplay:
         self._steps: dict[str, Step] = {}
         self._origin = time.time()
         self._console = Console(file=stream, highlight=False)
-        self._live = Live(self, console=self._console, refresh_per_second=5, transient=False)
+        self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=5, transient=False)
         self._live.start()
 
-    def __rich__(self) -> object:
+    def _table(self) -> Table:
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
@@ -293,7 +296,7 @@ class Steps:
         """The step that ended with an error (not one that was merely cancelled because another failed)."""
         wrong = [step for step in self._steps.values() if step.error]
         real = [step for step in wrong if "context canceled" not in step.error]
-        return (real or wrong or [None])[0]
+        return next(iter(real or wrong), None)
 
     def finished(self) -> tuple[BuildStep, ...]:
         """Completed steps in order, for the record."""
