@@ -258,7 +258,7 @@ def _added(found: Inventory, allowed: tuple[str, ...]) -> list[Difference]:
     python = f"bin/python{'.'.join(found.python.split('.')[:2])}"
     for path in found.files:
         relative = path[len(found.prefix) + 1 :]
-        if path in owned or relative in SKELETON or relative == python:
+        if path in owned or relative in SKELETON or relative == python or relative.startswith(".envforge/"):
             continue
         if any(path == one or path.startswith(one.rstrip("/") + "/") for one in allowed):
             continue
