@@ -10,7 +10,7 @@ import fnmatch
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from envforge import yamlmodel
 from envforge.errors import NothingSelected, SpecError
@@ -23,8 +23,10 @@ from envforge.spec import (
     PackagesSpec,
     SmokeSpec,
 )
-from envforge.verdict import Request, Verdict
 from envforge.yamlmodel import Pattern, rule
+
+if TYPE_CHECKING:
+    from envforge.verdict import Request, Verdict
 
 MATRIX_SCHEMA = 1
 MAX_CELLS = 1_000_000
@@ -265,7 +267,7 @@ def point_spec(point: Mapping[str, str], matrix: MatrixSpec) -> EnvSpec:
 
 # -- planning -------------------------------------------------------------------------------------------------------
 
-Judge = Callable[[Request], Verdict]
+Judge = Callable[["Request"], "Verdict"]
 Digest = Callable[[EnvSpec], str | None]
 
 

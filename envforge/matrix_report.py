@@ -20,7 +20,7 @@ HISTORY = 20  # runs kept in the page
 
 
 def html(document: Mapping[str, Any], history: Sequence[Mapping[str, Any]], template: str) -> str:
-    """One self-contained page; nothing is loaded from elsewhere. ``template`` is templates/report.html."""
+    """One self-contained page; nothing is loaded from elsewhere. ``template`` is envforge/data/report.html."""
     past = [
         {"finished": run.get("finished"), "cells": {cell["id"]: cell["status"] for cell in run.get("cells", ())}}
         for run in history[-HISTORY:]
