@@ -1,0 +1,1 @@
+"""One adapter per framework, holding only what differs between frameworks."""
