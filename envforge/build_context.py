@@ -7,9 +7,10 @@ copies into a builder stage that is thrown away (plain form); they never become 
 * ``build/index-url``  URL of the default package index, possibly with credentials (empty: the tool's own)
 * ``build/apt-mirror`` URL of a Debian mirror (empty: the base image's own)
 * ``build/netrc``      credentials for indexes named by the lock (empty: none)
+* ``build/index-url.LABEL`` URL that replaces that of an index the lock names (only when the config has one)
 * ``build/offline/…``  packages of an offline bundle, when one is used
 
-Build arguments would be simpler, but Docker writes them into the image history (see
+The reader of these files is ``build/host.sh`` (see envforge.render). Build arguments would be simpler, but Docker writes them into the image history (see
 docs/decisions/0001-buildkit-through-the-sdk.md). Only the proxy variables are arguments: Docker knows
 them by name and keeps them out of the history.
 """
@@ -45,24 +46,26 @@ class HostInputs:
     index_url: str = ""
     apt_mirror: str = ""
     netrc: bytes = b""
+    indexes: Mapping[str, str] = field(default_factory=dict)
     proxies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         found = []
-        for url in (self.index_url, self.apt_mirror, *self.proxies.values()):
+        for url in (self.index_url, self.apt_mirror, *self.indexes.values(), *self.proxies.values()):
             parts = urlsplit(url)
             if parts.password:
                 found.append(parts.password)
         return tuple(found)
 
     def files(self) -> dict[str, bytes]:
-        """The files of ``build/``; always all four, so that a mount of the folder never fails."""
+        """The files of ``build/``; the first four always, so that a mount of the folder never fails."""
         return {
             "build/ca.pem": self.ca_bundle,
             "build/index-url": self.index_url.encode(),
             "build/apt-mirror": self.apt_mirror.encode(),
             "build/netrc": self.netrc,
+            **{f"build/index-url.{label}": url.encode() for label, url in sorted(self.indexes.items())},
         }
 
 
@@ -77,6 +80,7 @@ def host_inputs(options: BuildOptions, config: Config, environ: Mapping[str, str
         index_url=options.index_url or config.default_index or default_index(env) or "",
         apt_mirror=config.apt_mirror or "",
         netrc=_netrc(env),
+        indexes=dict(config.indexes),
         proxies=dict(options.environment) or proxies(env),
     )
 

@@ -7,6 +7,7 @@ Looked for at ``$ENVFORGE_CONFIG``, then ``./envforge.config.yaml`` (project), t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,9 @@ def _rules(config: Config) -> Iterable[tuple[str, str]]:
         for name, value in mapping.items():
             if not name.strip() or not value.strip() or any(mark in value for mark in ("://", " ")):
                 yield f"{group}.{name}", f"{value!r} is no image reference or registry host (write it without https://)"
+    for label in config.indexes:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", label):
+            yield f"indexes.{label}", "an index label is small letters, digits, dots and dashes"
     urls = [("default_index", config.default_index), ("apt_mirror", config.apt_mirror)]
     urls += [(f"indexes.{label}", url) for label, url in config.indexes.items()]
     for place, url in urls:

@@ -348,7 +348,9 @@ class DockerEngine:
                 for image in from_images(rendered.dockerfile):
                     if not self.has(image):
                         self.pull(image, options.progress)
-                params = _build_params(rendered, host, options, urls=(host.index_url, *lock.indexes.values()))
+                params = _build_params(
+                    rendered, host, options, urls=(host.index_url, *host.indexes.values(), *lock.indexes.values())
+                )
                 build = _Build(self._api, buildkit=info.buildkit, params=params, timeout=options.timeout)
                 try:
                     image = build.run(tar, steps)
