@@ -31,7 +31,7 @@ from envforge import resources
 from envforge.errors import LockError
 from envforge.lock import Lock, requirement_files, requirement_lines
 from envforge.plan import BuildPlan, Rendered
-from envforge.resolve import DEFAULT_INDEX, CudaChoice, Resolution
+from envforge.resolve import DEFAULT_INDEX, Resolution
 from envforge.spec import FileSpec, HookSpec
 
 HOST = "/run/envforge/host"
@@ -295,13 +295,6 @@ def _apt_fix(base: str) -> dict[str, str] | None:
     }
 
 
-def _devel_image(cuda: CudaChoice, found: Resolution, kind: str) -> str:
-    """The nvidia/cuda image a builder stage takes files from."""
-    from envforge.resolve import cuda_image
-
-    return cuda_image(cuda.version, kind, found.base.system)
-
-
 def _toolchain(found: Resolution) -> dict[str, Any] | None:
     cuda = found.cuda
     if cuda is None or cuda.toolchain == "none":
@@ -323,7 +316,7 @@ def _toolchain(found: Resolution) -> dict[str, Any] | None:
         link = [f"RUN ln -s targets/x86_64-linux/include {home}/include && ln -s {home} /usr/local/cuda"]
     if cuda.source == "base":
         link = []
-    return {"image": _devel_image(cuda, found, "devel"), "note": comment(note), "copies": copies + link}
+    return {"image": cuda.toolkit_image, "note": comment(note), "copies": copies + link}
 
 
 def _compat(found: Resolution) -> dict[str, str] | None:
@@ -334,7 +327,7 @@ def _compat(found: Resolution) -> dict[str, str] | None:
     if cuda.source == "base":
         return None  # nvidia/cuda images carry the package already
     return {
-        "image": _devel_image(cuda, found, "base"),
+        "image": cuda.compat_image or "",
         "path": f"/usr/local/cuda-{series}/compat/ /usr/local/cuda/compat/",
         "note": f"the forward-compatibility package cuda-compat-{series.replace('.', '-')}; the NVIDIA toolkit puts it "
         "before the driver's libraries only when the driver is older, so it is not on LD_LIBRARY_PATH",

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal
 
-from envforge.spec import AptSpec, BudgetSpec, CudaSource, FileSpec, HookSpec, SmokeSpec, Toolchain, UserSpec
+from envforge.errors import ConflictError
+from envforge.spec import (
+    AptSpec,
+    BudgetSpec,
+    CudaSource,
+    EnvSpec,
+    FileSpec,
+    FrameworkName,
+    FrameworkSpec,
+    HookSpec,
+    SmokeSpec,
+    Toolchain,
+    UserSpec,
+)
+from envforge.versions import is_prerelease, key, series, split_local
+
+if TYPE_CHECKING:
+    from envforge.compat import Base, Tables
 
 DEFAULT_INDEX = "default"
 
@@ -41,6 +60,9 @@ class CudaChoice:
     toolchain: Toolchain
     compat: bool
     cudnn: str | None
+    # Images whose files builder stages copy: the toolkit (toolchain), the forward-compatibility libraries.
+    toolkit_image: str | None = None
+    compat_image: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,3 +119,449 @@ class Resolution:
     untested: bool  # an unverified choice was let through
     verdict: str  # ok | ok-with-limits | unverified
     reasons: tuple[Reason, ...] = field(default=())
+
+
+# The interpreter a distribution ships as a package, by system.
+_SYSTEM_PYTHON = {
+    "debian:bullseye": "3.9",
+    "debian:bookworm": "3.11",
+    "debian:trixie": "3.13",
+    "ubuntu:20.04": "3.8",
+    "ubuntu:22.04": "3.10",
+    "ubuntu:24.04": "3.12",
+}
+_OLDEST_GLIBC = "2.28"  # assumed for a base nothing is known of: manylinux_2_28 wheels still install
+
+
+def resolve(spec: EnvSpec, tables: Tables) -> Resolution:
+    """Fill in every choice. Raises ConflictError (causes in ``context``, nearest change in ``hint``)."""
+    reasons: list[Reason] = []
+    spec = _with_versions(spec, tables, reasons)
+    verdict = _judged(spec, tables)
+    frameworks, wanted, bounds = _packages(spec, tables, reasons)
+    indexes, patterns, flat = _indexes(spec, tables, frameworks)
+    for label, url in sorted(indexes.items()):
+        bound = ", ".join(patterns.get(label, ())) or "nothing by pattern"
+        reasons.append(Reason(field=f"indexes.{label}", value=url, why=f"the only place for: {bound}"))
+    base = _base(spec, tables, reasons)
+    return Resolution(
+        name=spec.full_name,
+        description=spec.description,
+        kind=spec.kind,
+        python=spec.python,
+        platform=spec.platform,
+        base=base,
+        cuda=_cuda(spec, tables, frameworks, reasons),
+        frameworks=frameworks,
+        requirements=_bind(wanted, patterns),
+        constraints=_bind(bounds, patterns),
+        indexes=indexes,
+        index_packages=patterns,
+        find_links=flat,
+        mirrors=dict(sorted(spec.mirrors.items())),
+        conda=tuple(dict.fromkeys(spec.packages.conda)),
+        channels=spec.channels if _uses_conda(spec) else (),
+        apt=_apt(spec, frameworks, reasons),
+        apt_options=spec.apt,
+        env=_env(spec, reasons),
+        user=spec.user,
+        workdir=spec.workdir,
+        files=spec.files,
+        hooks=spec.hooks,
+        smoke=spec.smoke,
+        budget=spec.budget,
+        glibc=spec.targets.glibc or base.glibc,
+        untested=verdict == "unverified",
+        verdict=verdict,
+        reasons=tuple(reasons),
+    )
+
+
+def _uses_conda(spec: EnvSpec) -> bool:
+    return bool(spec.packages.conda) or (spec.cuda is not None and spec.cuda.source == "conda")
+
+
+def accelerator(spec: EnvSpec, framework: FrameworkSpec) -> Literal["cpu", "cuda"]:
+    """What ``auto`` means: a local label decides, then whether the spec has CUDA."""
+    if framework.accelerator != "auto":
+        return framework.accelerator
+    local = split_local(framework.version)[1] if framework.version else None
+    if local is not None:
+        return "cpu" if local == "cpu" else "cuda"
+    return "cuda" if spec.cuda is not None else "cpu"
+
+
+# --- versions -----------------------------------------------------------------------------------------------
+
+
+def _with_versions(spec: EnvSpec, tables: Tables, reasons: list[Reason]) -> EnvSpec:
+    """The spec with a version for every framework; refuses versions that never were."""
+    from dataclasses import replace
+
+    chosen: dict[FrameworkName, FrameworkSpec] = {}
+    for name, framework in spec.frameworks.items():
+        place = f"frameworks.{name}.version"
+        if framework.version is not None:
+            _must_exist(name, framework.version, tables)
+            reasons.append(Reason(field=place, value=framework.version, why="the spec says so"))
+            chosen[name] = framework
+            continue
+        cuda = spec.cuda.version if spec.cuda is not None and accelerator(spec, framework) == "cuda" else None
+        newest = tables.newest_for(name, spec.python, cuda)
+        if newest is None:
+            wanted = f"Python {spec.python}" + (f" and CUDA {cuda}" if cuda else "")
+            have = tables.newest(name)
+            raise ConflictError(
+                "no-release",
+                f"no known {name} has a build for {wanted}",
+                context=(f"{name} {have.version}, the newest known, has Python {', '.join(have.python)}",),
+                hint=f"--python {have.python[-1]}, or another CUDA: {', '.join(have.builds) or 'none, CPU only'}",
+            )
+        why = f"the newest known with a build for Python {spec.python}" + (
+            f" and CUDA {cuda}" if cuda else ""
+        )
+        reasons.append(Reason(field=place, value=newest.version, why=why))
+        chosen[name] = replace(framework, version=newest.version)
+    return replace(spec, frameworks=chosen)
+
+
+def _must_exist(name: str, version: str, tables: Tables) -> None:
+    """A version older than the newest known that is not in the table never was a release (newer: unverified)."""
+    rows = tables.releases(name)
+    if not rows or tables.release(name, version) is not None:
+        return
+    public = split_local(version)[0]
+    if key(public) > key(tables.newest(name).version) or is_prerelease(public):
+        return
+    if key(public) < rows[0].key:
+        raise ConflictError(
+            "version-too-old",
+            f"{name} {version} is older than everything envforge knows ({name} {rows[0].version} and later)",
+            hint=f"{name} {rows[0].version} is the oldest known",
+        )
+    near = sorted(rows, key=lambda row: _distance(row.version, public))[:4]
+    listed = ", ".join(row.version for row in sorted(near, key=lambda row: row.key))
+    raise ConflictError(
+        "version-unknown",
+        f"there is no {name} {version}",
+        context=(f"known near it: {listed}", f"newest known: {tables.newest(name).version}"),
+        hint=f'frameworks.{name}.version: "{near[0].version}"',
+    )
+
+
+def _distance(one: str, other: str) -> tuple[int, ...]:
+    """How far two releases lie apart, compared part by part."""
+    left, right = key(one)[0], key(other)[0]
+    width = max(len(left), len(right))
+    pad = (0,) * width
+    return tuple(abs(a - b) for a, b in zip((left + pad)[:width], (right + pad)[:width], strict=True))
+
+
+def _judged(spec: EnvSpec, tables: Tables) -> str:
+    """ok, ok-with-limits or unverified; raises ConflictError for a conflict or a known-broken combination."""
+    try:
+        from envforge.verdict import judge, request_from_spec
+    except ModuleNotFoundError:  # GUARD: until the verdict module is here
+        return "ok"
+
+    found = judge(request_from_spec(spec, tables), tables)
+    if found.verdict == "conflict":
+        worst = [item for item in found.findings if item.severity == "error"]
+        nearest = ["; ".join(item.changes) for item in found.nearest]
+        raise ConflictError(
+            worst[0].reference if worst else "conflict",
+            worst[0].message if worst else f"{spec.full_name}: no working combination",
+            context=tuple(f"{item.reference}: {item.message}" for item in worst[1:]),
+            hint="nearest that works: " + " | or: ".join(nearest)
+            if nearest
+            else (worst[0].hint if worst else ""),
+        )
+    return str(found.verdict)
+
+
+# --- packages and indexes -----------------------------------------------------------------------------------
+
+
+def package_name(requirement: str) -> str:
+    """The normalised name in a PEP 508 requirement."""
+    match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement.strip())
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else requirement
+
+
+def _packages(
+    spec: EnvSpec, tables: Tables, reasons: list[Reason]
+) -> tuple[tuple[FrameworkChoice, ...], list[PipRequirement], list[PipRequirement]]:
+    """Framework choices, requirements and constraints; what the spec names itself wins over what tables add."""
+    choices: list[FrameworkChoice] = []
+    wanted: dict[str, PipRequirement] = {}
+    bounds: dict[str, PipRequirement] = {}
+    own = {package_name(text) for text in spec.packages.pip}
+    for name, framework in spec.frameworks.items():
+        choice, extras = _framework(spec, name, framework, tables)
+        choices.append(choice)
+        text = f"{choice.distribution}{f'[{extras}]' if extras else ''}=={choice.version}"
+        why = f"{name} for {'CUDA ' + str(choice.cuda) if choice.accelerator == 'cuda' else 'the CPU'}"
+        if spec.cuda is None or spec.cuda.source != "conda":
+            wanted[choice.distribution] = PipRequirement(text=text, index=choice.index, why=why)
+        reasons.append(Reason(field=f"frameworks.{name}", value=text, why=_framework_why(choice, framework)))
+        public = split_local(choice.version)[0]
+        for need in tables.undeclared_needs(name, public, spec.python, choice.accelerator, choice.cuda):
+            target = package_name(need.text)
+            if need.kind == "requirement" and target not in own:
+                wanted.setdefault(target, PipRequirement(text=need.text, why=need.why))
+                reasons.append(Reason(field="packages.pip", value=need.text, why=need.why))
+            elif need.kind == "constraint":
+                bounds.setdefault(need.text, PipRequirement(text=need.text, why=need.why))
+                reasons.append(Reason(field="constraints", value=need.text, why=need.why))
+    for text in dict.fromkeys(spec.packages.pip):
+        wanted[_once(text, wanted)] = PipRequirement(text=text, why="the spec asks for it")
+    return tuple(choices), list(wanted.values()), list(bounds.values())
+
+
+def _once(text: str, taken: Mapping[str, PipRequirement]) -> str:
+    """A key for a requirement: its name, unless the name is taken (two markers for one package are both kept)."""
+    name = package_name(text)
+    return name if name not in taken else text
+
+
+def _framework(
+    spec: EnvSpec, name: str, framework: FrameworkSpec, tables: Tables
+) -> tuple[FrameworkChoice, str]:
+    """One framework's distribution, version text, CUDA build and index, and its extras as text."""
+    assert framework.version is not None
+    kind = accelerator(spec, framework)
+    public, local = split_local(framework.version)
+    wanted = spec.cuda.version if spec.cuda is not None and kind == "cuda" else None
+    if wanted is None and local is not None and local.startswith("cu"):
+        wanted = f"{local[2:-1]}.{local[-1]}"
+    build = tables.build(name, public, wanted) if wanted else None
+    found = tables.distribution_for(name, public, kind, wanted, spec.platform)
+    version = framework.version if local else found.version
+    index = framework.index or (
+        found.index if not local or found.index != DEFAULT_INDEX else f"pytorch-{local}"
+    )
+    extras = list(found.extras)
+    if spec.cuda is not None and spec.cuda.source == "base":
+        # CUDA libraries have one owner: with `from: base` the extras that bring wheels of them stay out.
+        extras = _local_extras(name, public, extras, tables)
+    extras = sorted({*extras, *framework.extras})
+    choice = FrameworkChoice(
+        name=name,
+        distribution=found.name,
+        version=version,
+        accelerator=kind,
+        cuda=(build.cuda if build else wanted) if kind == "cuda" else None,
+        index=index,
+    )
+    return choice, ",".join(extras)
+
+
+def _local_extras(name: str, version: str, extras: Iterable[str], tables: Tables) -> list[str]:
+    """The extras without those that bring CUDA wheels; jax has ``cuda12-local`` for a CUDA that is there."""
+    row = tables.release(name, version)
+    known = row.extras if row is not None else ()
+    kept = []
+    for extra in extras:
+        if "cuda" not in extra:
+            kept.append(extra)
+        else:
+            series_name = re.sub(r"[-_]pip$", "", extra)
+            kept += [item for item in known if item.replace("_", "-") == f"{series_name}-local"][:1]
+    return kept
+
+
+def _framework_why(choice: FrameworkChoice, framework: FrameworkSpec) -> str:
+    if choice.index == DEFAULT_INDEX:
+        return "the default index has this build"
+    if framework.index:
+        return f"the spec takes it from {choice.index}"
+    return f"this build is only in {choice.index}; the default index has another one"
+
+
+def _indexes(
+    spec: EnvSpec, tables: Tables, frameworks: Iterable[FrameworkChoice]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Label -> URL, label -> package patterns, and the flat pages: the spec's own first, then well-known ones."""
+    urls = {label: item.url for label, item in spec.indexes.items()}
+    patterns = {label: item.packages for label, item in spec.indexes.items() if item.packages}
+    flat = {label for label, item in spec.indexes.items() if item.find_links}
+    for choice in frameworks:
+        if choice.index == DEFAULT_INDEX or choice.index in urls:
+            continue
+        row = tables.index_row(choice.index)
+        if row is None or row["url"] is None:
+            raise ConflictError(
+                "index-unknown",
+                f"{choice.name} {choice.version} needs the index {choice.index!r}, whose URL is not known",
+                hint=f"add it to the spec: indexes: {{{choice.index}: {{url: …}}}}",
+            )
+        urls[choice.index] = str(row["url"])
+        patterns[choice.index] = tuple(row["packages"])
+        if row["find_links"]:
+            flat.add(choice.index)
+    return dict(sorted(urls.items())), dict(sorted(patterns.items())), tuple(sorted(flat))
+
+
+def _bind(
+    requirements: Iterable[PipRequirement], patterns: Mapping[str, tuple[str, ...]]
+) -> tuple[PipRequirement, ...]:
+    """Each requirement with the only index it may come from."""
+    from dataclasses import replace
+
+    bound = []
+    for item in requirements:
+        name = package_name(item.text)
+        if item.index in patterns and not any(fnmatchcase(name, glob) for glob in patterns[item.index]):
+            item = replace(item, index=DEFAULT_INDEX)  # e.g. jax itself: only jaxlib stands on its vendor's page
+        label = next(
+            (at for at, globs in patterns.items() if any(fnmatchcase(name, glob) for glob in globs)), None
+        )
+        bound.append(replace(item, index=label) if label and item.index == DEFAULT_INDEX else item)
+    return tuple(bound)
+
+
+def _apt(spec: EnvSpec, frameworks: Iterable[FrameworkChoice], reasons: list[Reason]) -> tuple[str, ...]:
+    wanted = dict.fromkeys(spec.packages.apt)
+    if any(item.name == "mxnet" for item in frameworks) and "libgomp1" not in wanted:
+        wanted["libgomp1"] = None
+        reasons.append(
+            Reason(field="packages.apt", value="libgomp1", why="mxnet loads it and does not bring it")
+        )
+    return tuple(sorted(wanted))
+
+
+def _env(spec: EnvSpec, reasons: list[Reason]) -> tuple[tuple[str, str], ...]:
+    """The spec's variables, sorted; Keras gets the backend that is there when the spec does not choose."""
+    values = dict(spec.env)
+    if "keras" in spec.frameworks and "KERAS_BACKEND" not in values:
+        backend = next((name for name in ("tensorflow", "jax", "torch") if name in spec.frameworks), None)
+        if backend is not None:
+            values["KERAS_BACKEND"] = backend
+            reasons.append(
+                Reason(field="env.KERAS_BACKEND", value=backend, why="the backend in this environment")
+            )
+    return tuple(sorted(values.items()))
+
+
+# --- CUDA and base ------------------------------------------------------------------------------------------
+
+
+def _cuda(
+    spec: EnvSpec, tables: Tables, frameworks: Iterable[FrameworkChoice], reasons: list[Reason]
+) -> CudaChoice | None:
+    cuda = spec.cuda
+    if cuda is None:
+        return None
+    version = series(cuda.version)
+    cudnn = cuda.cudnn
+    for choice in frameworks:
+        if cudnn is None and choice.accelerator == "cuda" and choice.cuda:
+            cudnn = tables.cudnn_for(choice.name, split_local(choice.version)[0], choice.cuda)
+            if cudnn:
+                cudnn = cudnn.split()[0]
+                why = f"{choice.name} {choice.version} was built with it"
+                reasons.append(Reason(field="cuda.cudnn", value=cudnn, why=why))
+    owner = {
+        "wheels": "CUDA libraries come with the wheels, one owner for each; the base stays slim",
+        "base": "CUDA libraries come with the base image",
+        "conda": "CUDA libraries come from conda",
+    }[cuda.source]
+    reasons.append(Reason(field="cuda", value=f"{version} from {cuda.source}", why=owner))
+    toolkit = tables.cuda_image(version, "devel") if cuda.toolchain != "none" else None
+    compat = tables.cuda_image(version, "base") if cuda.compat else None
+    for what, needed, found in (
+        ("cuda.toolchain", cuda.toolchain != "none", toolkit),
+        ("cuda.compat", cuda.compat, compat),
+    ):
+        if needed and found is None:
+            raise ConflictError(
+                "no-cuda-image",
+                f"{what}: no nvidia/cuda image of CUDA {version} is known to take it from",
+                hint=f"CUDA versions with images: {', '.join(tables.cuda_series())}",
+            )
+        if found is not None:
+            reasons.append(
+                Reason(field=what, value=found.image, why="a builder stage; only what is needed is copied")
+            )
+    return CudaChoice(
+        version=version,
+        tag="cu" + version.replace(".", ""),
+        source=cuda.source,
+        toolchain=cuda.toolchain,
+        compat=cuda.compat,
+        cudnn=cudnn,
+        toolkit_image=toolkit.image if toolkit else None,
+        compat_image=compat.image if compat else None,
+    )
+
+
+def _base(spec: EnvSpec, tables: Tables, reasons: list[Reason]) -> BaseChoice:
+    """The base image: the spec's, or the smallest that fits who brings CUDA."""
+    if spec.base.image != "auto":
+        row, why = tables.base_image(spec.base.image), "the spec says so"
+    elif spec.cuda is not None and spec.cuda.source == "base":
+        row, why = _cuda_base(spec, tables)
+    elif _uses_conda(spec):
+        row, why = tables.base_image("debian:bookworm-slim"), "conda brings Python and libraries: a bare base"
+    else:
+        row = tables.python_image(spec.python)
+        needs = "CUDA comes with the wheels" if spec.cuda is not None else "no CUDA is needed"
+        why = f"{needs}, so the official slim image of Python {spec.python}"
+    image, _, given = row.image.partition("@")
+    digest = spec.base.digest or given or row.digest
+    reasons.append(Reason(field="base.image", value=image, why=why + (f"; {row.note}" if row.note else "")))
+    if digest:
+        told = "fixed in the spec" if spec.base.digest or given else "known digest of the image index"
+        reasons.append(Reason(field="base.digest", value=digest, why=told))
+    return _base_choice(spec, row, image, digest, reasons)
+
+
+def _base_choice(
+    spec: EnvSpec, row: Base, image: str, digest: str | None, reasons: list[Reason]
+) -> BaseChoice:
+    from envforge.bases import label
+
+    system = label(row.system) if row.system else "unknown"
+    source: Literal["image", "apt", "uv", "conda"]
+    if _uses_conda(spec):
+        source, why = "conda", "conda installs it"
+    elif row.python == spec.python:
+        source, why = "image", "the base has it"
+    elif _SYSTEM_PYTHON.get(system) == spec.python:
+        source, why = "apt", f"{system} ships it as a package"
+    else:
+        has = f"the base has Python {row.python}" if row.python else f"{system} does not ship it"
+        source, why = "uv", f"{has}; uv fetches it with a known checksum"
+    reasons.append(Reason(field="python", value=f"{spec.python} ({source})", why=why))
+    return BaseChoice(
+        image=image, digest=digest, system=system, glibc=row.glibc or _OLDEST_GLIBC, python_from=source
+    )
+
+
+def _cuda_base(spec: EnvSpec, tables: Tables) -> tuple[Base, str]:
+    """An nvidia/cuda runtime image; with cuDNN only when no framework's wheels bring it."""
+    assert spec.cuda is not None
+    version = series(spec.cuda.version)
+    wanted = spec.cuda.cudnn
+    brings = True
+    for name, framework in spec.frameworks.items():
+        if framework.version and accelerator(spec, framework) == "cuda":
+            build = tables.build(name, split_local(framework.version)[0], version)
+            if build is not None and not build.wheels:
+                brings = False
+                wanted = wanted or build.cudnn
+    cudnn_major = wanted.split(".")[0] if wanted and not brings else None
+    row = tables.cuda_image(version, "runtime", cudnn_major)
+    if row is None:
+        need = f"CUDA {version}" + (f" with cuDNN {cudnn_major}" if cudnn_major else "")
+        raise ConflictError(
+            "no-cuda-image",
+            f"no nvidia/cuda image of {need} is known",
+            hint="cuda.from: wheels, or name base.image yourself",
+        )
+    why = (
+        f"cuda.from is base; cuDNN {cudnn_major} is in it"
+        if cudnn_major
+        else "cuda.from is base; cuDNN comes with the wheels"
+    )
+    return row, why
