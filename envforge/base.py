@@ -154,7 +154,7 @@ def choose(engine: Any, base: BaseChoice, config: Config, progress: Callable[[st
             if stand_in is None:
                 raise _no_base(base, failure) from failure
     assert stand_in is not None
-    name = next((tag for tag in stand_in.tags if tag.startswith(f"{REPOSITORY}:")), stand_in.tags[0])
+    name = next((tag for tag in stand_in.tags if f"{REPOSITORY}:" in tag), stand_in.tags[0])
     return ChosenBase(
         reference=name, substituted=True, reason=f"{tagged} cannot be had: {error}; same system and Python"
     )

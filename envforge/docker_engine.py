@@ -49,6 +49,7 @@ RUN_LABEL = "envforge.run"
 _VOLUME = "/envforge"  # an anonymous volume: it may be written before the start although the root is read-only
 _WORK = "/envforge/work"  # the engine never changes the mode of a volume's own folder, so any user writes here
 BOOTSTRAP_LABEL = "envforge.bootstrap"
+BASE_REPOSITORY = "envforge/base:"
 _CPU_NEED, _CUDA_NEED = 2 * 10**9, 12 * 10**9  # measured: a torch CUDA image 5.9 GB and its cache as much again
 
 
@@ -260,8 +261,12 @@ class DockerEngine:
         return self._labelled(DIGEST_LABEL)
 
     def bases(self) -> Sequence[ImageInfo]:
-        """Bases made by `base bootstrap`, newest first."""
-        return [info for info in self._labelled(BOOTSTRAP_LABEL) if info.tags]
+        """Bases made by `base bootstrap`, newest first. Images built on one inherit its label, hence the name too."""
+        return [
+            info
+            for info in self._labelled(BOOTSTRAP_LABEL)
+            if DIGEST_LABEL not in info.labels and any(BASE_REPOSITORY in tag for tag in info.tags)
+        ]
 
     def tag(self, image: str, repository: str, tag: str) -> None:
         with _engine_errors(f"tagging {image}"):
@@ -314,8 +319,18 @@ class DockerEngine:
                 image = status if status else image
         if not image:
             image = next(iter(set(self._image_ids()) - before), "")
+        name = f"{repository}:{tag}"
+        old = self.inspect(name).image if self.has(name) else None
         self.tag(image, repository, tag)
-        return self.inspect(f"{repository}:{tag}")
+        found = self.inspect(name)
+        if old is not None and old != found.image:
+            with suppress(EngineError):  # something may still stand on it
+                self._remove_unused(old)
+        return found
+
+    def _remove_unused(self, image: str) -> None:
+        with _engine_errors(f"removing {image}"):
+            self._api.remove_image(image, force=False)
 
     def _image_ids(self) -> list[str]:
         with _engine_errors("listing images"):
