@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from envforge import docker_errors, paths
 from envforge.build_context import HostInputs, declared_args, from_images, host_inputs, reaches_loopback, write_tar
@@ -43,6 +43,9 @@ from envforge.plan import Rendered
 from envforge.process import mask
 from envforge.progress import Step, Steps, open_display, short_name
 from envforge.resolve import Resolution
+
+if TYPE_CHECKING:
+    from envforge.passthrough import Form
 
 DIGEST_LABEL = "envforge.inputs-digest"
 RUN_LABEL = "envforge.run"
@@ -120,13 +123,19 @@ def _current_context(environ: Mapping[str, str]) -> str | None:
     return str(found) if found else None
 
 
-def gpu_host_config(request: GpuRequest, info: EngineInfo) -> dict[str, Any]:
-    """Keyword arguments for the container's host config that ask for this GPU."""
+def gpu_forms(info: EngineInfo) -> tuple[Form, ...]:
+    """Ways to ask this engine for a GPU, in the order they are tried."""
+    if info.flavour.startswith("podman"):
+        return ("cdi-device",)
+    return ("nvidia", "cdi") if info.cdi else ("nvidia",)
+
+
+def gpu_host_config(request: GpuRequest, form: Form) -> dict[str, Any]:
+    """Keyword arguments for the container's host config that ask for this GPU in this form."""
     from docker.types import DeviceRequest
 
     from envforge.passthrough import device_requests
 
-    form: Any = "cdi-device" if info.flavour.startswith("podman") else "nvidia"
     wanted = device_requests(request, form)
     found: dict[str, Any] = {}
     if wanted.device_requests:
@@ -146,6 +155,7 @@ class DockerEngine:
         self._api = client.api
         self._config = config
         self._info: EngineInfo | None = None
+        self._gpu_absent = False
 
     @classmethod
     def connect(cls, timeout: float = 5.0, config: Config | None = None) -> DockerEngine:
@@ -385,13 +395,19 @@ class DockerEngine:
 
     def run(self, image: str, request: RunRequest) -> RunResult:
         """See the protocol. ``auto`` GPUs: tried with, then without when the engine has none to give."""
-        if request.gpus.kind == "auto":
+        if request.gpus.kind == "none" or (request.gpus.kind == "auto" and self._gpu_absent):
+            return self._run(image, request, {})
+        first: GpuUnavailable | None = None
+        for form in gpu_forms(self.info()):
             try:
-                return self._run(image, request, gpu_host_config(request.gpus, self.info()))
-            except GpuUnavailable:
-                return self._run(image, request, {})
-        gpu = {} if request.gpus.kind == "none" else gpu_host_config(request.gpus, self.info())
-        return self._run(image, request, gpu)
+                return self._run(image, request, gpu_host_config(request.gpus, form))
+            except GpuUnavailable as error:
+                first = first or error
+        assert first is not None
+        if request.gpus.promised:
+            raise first
+        self._gpu_absent = True  # do not ask again for every single check
+        return self._run(image, request, {})
 
     def _run(self, image: str, request: RunRequest, gpu: Mapping[str, Any]) -> RunResult:
         name = f"envforge-run-{uuid.uuid4().hex[:12]}"

@@ -14,7 +14,7 @@ _LOST = (
     r"|FileNotFoundError|Max retries exceeded|IncompleteRead|InvalidChunkLength|Read timed out|Connection broken"
     r"|server closed|transport is closing|EOF$"
 )
-_GPU = r"(?i)could not select device driver|CDI device|nvidia-container-cli|libnvidia|invalid runtime name: nvidia"
+_GPU = r"(?i)nvidia\.com/gpu|could not select device driver|CDI dev|nvidia-container-cli|invalid runtime name: nvidia"
 _DENIED = r"(?i)pull access denied|unauthorized|authentication required|denied:|forbidden|no basic auth credentials"
 _ABSENT = r"(?i)manifest (?:for \S+ )?(?:unknown|not found)|repository \S+ not found|name unknown|: not found$"
 _LIMIT = r"(?i)toomanyrequests|too many requests|rate limit"
@@ -90,7 +90,7 @@ def gpu_failure(text: str) -> GpuUnavailable:
             context=(_first_line(text),),
             hint="install the NVIDIA container toolkit and restart the engine, or use --gpus none",
         )
-    if re.search(r"(?i)CDI device", text):
+    if re.search(r"(?i)CDI device|nvidia\.com/gpu", text):
         return GpuUnavailable(
             "gpu-no-cdi-device",
             "the engine finds no CDI description of the GPU that was asked for",
@@ -145,7 +145,7 @@ def engine_failure(status: int | None, text: str, doing: str) -> EnvforgeError:
             context=(_first_line(text),),
             hint="see what is there: envforge inspect, docker images",
         )
-    if status == 409:
+    if status == 409 and re.search(r"(?i)in use|being used|conflict|already", text):
         return EngineError("engine-conflict", f"something still uses it ({doing})", context=(_first_line(text),))
     if re.search(r"(?i)executable file not found|no such file or directory: unknown", text):
         return EngineError(
