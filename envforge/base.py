@@ -154,10 +154,15 @@ def choose(engine: Any, base: BaseChoice, config: Config, progress: Callable[[st
             if stand_in is None:
                 raise _no_base(base, failure) from failure
     assert stand_in is not None
-    name = next((tag for tag in stand_in.tags if f"{REPOSITORY}:" in tag), stand_in.tags[0])
+    name = _own_tag(stand_in)
     return ChosenBase(
         reference=name, substituted=True, reason=f"{tagged} cannot be had: {error}; same system and Python"
     )
+
+
+def _own_tag(info: ImageInfo) -> str:
+    """The name we gave it; Podman shows it with a registry in front."""
+    return next((tag for tag in info.tags if f"{REPOSITORY}:" in tag), info.tags[0])
 
 
 def _no_base(base: BaseChoice, failure: NetworkError) -> NetworkError:
@@ -214,9 +219,14 @@ def suite_for(python: str) -> str:
 
 
 def bootstrap(
-    engine: Any, python: str, *, note: Callable[[str], None], detail: Callable[[str], None] = lambda text: None
+    engine: Any,
+    python: str,
+    *,
+    again: bool = False,
+    note: Callable[[str], None],
+    detail: Callable[[str], None] = lambda text: None,
 ) -> Bootstrapped:
-    """Make ``envforge/base:<suite>-py<python>`` from Debian packages and import it.
+    """Make ``envforge/base:<suite>-py<python>`` from Debian packages and import it; one that is there is kept.
 
     Needs root and the program debootstrap here (the engine may be elsewhere); packages come from where
     debootstrap finds them by itself. Raises UsageError, EngineError ``no-debootstrap``, ``needs-root``,
@@ -224,6 +234,17 @@ def bootstrap(
     """
     target: BaseEngine = engine
     suite = suite_for(python)
+    for info in () if again else target.bases():
+        if info.labels.get(LABEL) == suite and info.labels.get("envforge.bootstrap-python") == python:
+            note(f"{REPOSITORY}:{suite}-py{python} is already there, made {info.created[:10]}; --again makes it anew")
+            return Bootstrapped(
+                reference=_own_tag(info),
+                suite=suite,
+                python=python,
+                image=info.image,
+                size_bytes=info.size_bytes,
+                seconds=0.0,
+            )
     program = shutil.which("debootstrap", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if program is None:
         raise EngineError(

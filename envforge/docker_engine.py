@@ -125,9 +125,9 @@ def _current_context(environ: Mapping[str, str]) -> str | None:
 
 def gpu_forms(info: EngineInfo) -> tuple[Form, ...]:
     """Ways to ask this engine for a GPU, in the order they are tried."""
-    if info.flavour.startswith("podman"):
-        return ("cdi-device",)
-    return ("nvidia", "cdi") if info.cdi else ("nvidia",)
+    from envforge.passthrough import forms
+
+    return forms(info.flavour, info.version)
 
 
 def gpu_host_config(request: GpuRequest, form: Form) -> dict[str, Any]:
@@ -502,9 +502,16 @@ class DockerEngine:
             stderr=err,
             seconds=seconds,
             timed_out=expired.is_set(),
-            oom_killed=bool(state.get("OOMKilled")),
+            oom_killed=self._out_of_memory(state, request, expired.is_set()),
             collected={key: value for path in request.collect for key, value in self._collect(name, path)},
         )
+
+    def _out_of_memory(self, state: Mapping[str, Any], request: RunRequest, expired: bool) -> bool:
+        """Podman does not report it under every cgroup manager; a kill under a limit that we did not send is it."""
+        if state.get("OOMKilled"):
+            return True
+        killed = state.get("ExitCode") == 137 and request.memory_bytes is not None and not expired
+        return killed and self.info().flavour.startswith("podman")
 
     def _collect(self, name: str, path: str) -> Iterator[tuple[str, bytes]]:
         """A file, or every file of a folder, by its path under the work folder; nothing when it does not exist."""

@@ -82,27 +82,11 @@ def disk_full(doing: str, text: str = "") -> EngineError:
 
 
 def gpu_failure(text: str) -> GpuUnavailable:
-    """The engine cannot hand a GPU to a container."""
-    if re.search(r"(?i)could not select device driver", text):
-        return GpuUnavailable(
-            "gpu-no-device-driver",
-            "the engine knows no way to give a GPU to a container",
-            context=(_first_line(text),),
-            hint="install the NVIDIA container toolkit and restart the engine, or use --gpus none",
-        )
-    if re.search(r"(?i)CDI device|nvidia\.com/gpu", text):
-        return GpuUnavailable(
-            "gpu-no-cdi-device",
-            "the engine finds no CDI description of the GPU that was asked for",
-            context=(_first_line(text),),
-            hint="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; see: envforge doctor",
-        )
-    return GpuUnavailable(
-        "gpu-hook-failed",
-        "the NVIDIA container toolkit could not prepare the container",
-        context=(_first_line(text),),
-        hint="see: envforge doctor",
-    )
+    """The engine cannot hand a GPU to a container; the cause as far as its own words tell it."""
+    from envforge import passthrough
+
+    cdi = re.search(r"(?i)CDI dev|nvidia\.com/gpu", text) is not None
+    return passthrough.unavailable(passthrough.name_cause(text, None, cdi=cdi), text)
 
 
 def no_engine(where: str, text: str) -> EngineError:

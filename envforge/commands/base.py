@@ -13,6 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="bootstrap|list")
     make = actions.add_parser("bootstrap", help="make a Debian base from packages (needs root and debootstrap)")
     make.add_argument("--python", default="3.11", help="3.9 (bullseye), 3.11 (bookworm, default) or 3.13 (trixie)")
+    make.add_argument("--again", action="store_true", help="make it anew although it is there")
     actions.add_parser("list", help="bases made here, and what the config file maps to what")
     for action in actions.choices.values():
         # Also after the action, where people write it; SUPPRESS keeps a value given before it.
@@ -22,15 +23,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    return _bootstrap(args.python, console) if args.action == "bootstrap" else _list(console)
+    return _bootstrap(args.python, args.again, console) if args.action == "bootstrap" else _list(console)
 
 
-def _bootstrap(python: str, console: Console) -> int:
+def _bootstrap(python: str, again: bool, console: Console) -> int:
     from envforge import base
     from envforge.docker_engine import DockerEngine
 
     base.suite_for(python)
-    made = base.bootstrap(DockerEngine.connect(), python, note=console.note, detail=console.detail)
+    made = base.bootstrap(DockerEngine.connect(), python, again=again, note=console.note, detail=console.detail)
     console.result(f"{made.reference}  Debian {made.suite}, Python {made.python}, {made.size_bytes / 1e6:.0f} MB")
     console.document(
         {
