@@ -303,7 +303,7 @@ def requirement_lines(package: LockedPackage) -> list[str]:
     if package.source_only:
         lines.append("    # source-only")
     if package.yanked is not None:
-        lines.append(f"    # yanked {json.dumps(package.yanked, ensure_ascii=False)}")
+        lines.append(f"    # yanked {json.dumps(package.yanked)}")
     return lines
 
 

@@ -50,6 +50,19 @@ _KEPT = re.compile(
 _DROPPED_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "PIP_EXTRA_INDEX_URL")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """How indexes are reached from this machine; never recorded and never part of a result.
+
+    ``index_url`` stands for the default index, ``index_urls`` (label -> URL) for labelled ones, ``ca_bundle``
+    is a file of certificates to trust.
+    """
+
+    index_url: str | None = None
+    index_urls: Mapping[str, str] = field(default_factory=dict)
+    ca_bundle: Path | None = None
+
+
 @dataclass(kw_only=True, slots=True)
 class _Attempt:
     """What one run of uv is given; grows from round to round."""
@@ -104,7 +117,10 @@ def platform_of(resolution: Resolution) -> str:
 
 
 def environment(
-    index_url: str | None = None, *, source: Mapping[str, str] | None = None
+    index_url: str | None = None,
+    *,
+    ca_bundle: Path | None = None,
+    source: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment uv runs with, and the secrets in it (to be masked in everything shown)."""
     given = os.environ if source is None else source
@@ -115,6 +131,8 @@ def environment(
         env["UV_DEFAULT_INDEX"] = index_url
     elif "UV_DEFAULT_INDEX" not in env and "UV_INDEX_URL" not in env and given.get("PIP_INDEX_URL"):
         env["UV_DEFAULT_INDEX"] = given["PIP_INDEX_URL"]
+    if ca_bundle is not None:
+        env["SSL_CERT_FILE"] = str(ca_bundle)
     for name in ("REQUESTS_CA_BUNDLE", "PIP_CERT"):
         if "SSL_CERT_FILE" not in env and given.get(name):
             env["SSL_CERT_FILE"] = given[name]
@@ -149,8 +167,14 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
-def project_file(resolution: Resolution, bindings: Mapping[str, str], added: Sequence[str]) -> str:
+def project_file(
+    resolution: Resolution,
+    bindings: Mapping[str, str],
+    added: Sequence[str],
+    index_urls: Mapping[str, str] | None = None,
+) -> str:
     """The project uv compiles: requirements, constraints, and for every bound package its only index."""
+    urls = {**resolution.indexes, **(index_urls or {})}
     wanted = [requirement.text for requirement in resolution.requirements] + sorted(added)
     bounds = [bound.text for bound in resolution.constraints]
     lines = [
@@ -167,7 +191,7 @@ def project_file(resolution: Resolution, bindings: Mapping[str, str], added: Seq
     ]
     lines += [f"{_text(name)} = {{ index = {_text(label)} }}" for name, label in sorted(bindings.items())]
     for label in sorted({*bindings.values()}):
-        lines += ["[[tool.uv.index]]", f"name = {_text(label)}", f"url = {_text(resolution.indexes[label])}"]
+        lines += ["[[tool.uv.index]]", f"name = {_text(label)}", f"url = {_text(urls[label])}"]
         lines.append("explicit = true")
         if label in resolution.find_links:
             lines.append('format = "flat"')
@@ -251,13 +275,13 @@ def _preferences(previous: Lock) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run_uv(folder: Path, words: Sequence[str], index_url: str | None, previous: Lock | None) -> tuple[Outcome, str]:
+def _run_uv(folder: Path, words: Sequence[str], reach: Reach, previous: Lock | None) -> tuple[Outcome, str]:
     """uv's outcome and the pylock text it wrote ("" when it failed)."""
     import uv
 
     from envforge import process
 
-    env, secrets = environment(index_url)
+    env, secrets = environment(reach.index_url, ca_bundle=reach.ca_bundle)
     target = folder / "pylock.toml"
     target.unlink(missing_ok=True)
     if previous is not None and previous.pip:
@@ -281,18 +305,21 @@ def lock(
     upgrade: Sequence[str] = (),
     previous: Lock | None = None,
     index_url: str | None = None,
+    reach: Reach | None = None,
     console: Console,
 ) -> tuple[LockedPackage, ...]:
     """Every pip package of the environment: exact version, its one index, the hashes of the files that fit the target.
 
     ``as_of`` (a date) leaves out files uploaded later. ``previous`` keeps its pins where they still fit, except for
-    the packages named in ``upgrade``. ``index_url`` replaces the default index for this run and is never recorded.
+    the packages named in ``upgrade``. ``index_url`` replaces the default index for this run and is never recorded;
+    ``reach`` says more about how this machine gets to the indexes.
     One run of uv where there is one index. Raises LockError when no set of versions fits, NetworkError when an
     index cannot be reached or answers with an error.
     """
-    return solve(
-        resolution, as_of=as_of, upgrade=upgrade, previous=previous, index_url=index_url, console=console
-    ).packages
+    how = reach or Reach()
+    if index_url:
+        how = replace(how, index_url=index_url)
+    return solve(resolution, as_of=as_of, upgrade=upgrade, previous=previous, reach=how, console=console).packages
 
 
 def solve(
@@ -301,7 +328,7 @@ def solve(
     as_of: str | None = None,
     upgrade: Sequence[str] = (),
     previous: Lock | None = None,
-    index_url: str | None = None,
+    reach: Reach | None = None,
     console: Console,
 ) -> Answer:
     """As :func:`lock`, with the file names beside the packages."""
@@ -310,19 +337,21 @@ def solve(
     if not resolution.requirements:
         return Answer(packages=(), files={})
     _warn_of_dropped_indexes(console)
+    how = reach or Reach()
     attempt = _Attempt(bindings=_first_bindings(resolution))
     with tempfile.TemporaryDirectory(prefix="envforge-lock-") as name:
         folder = Path(name)
         for _ in range(_ROUNDS):
             bindings = {**attempt.bindings, **attempt.added}
-            text = project_file(resolution, bindings, sorted(attempt.added))
+            text = project_file(resolution, bindings, sorted(attempt.added), how.index_urls)
             (folder / "pyproject.toml").write_text(text, encoding="utf-8")
             words = _arguments(resolution, attempt, as_of, [normalise(item) for item in upgrade])
-            outcome, answer = _run_uv(folder, words, index_url, previous)
+            outcome, answer = _run_uv(folder, words, how, previous)
             if not outcome.ok:
                 if _learn(attempt, resolution, outcome, as_of, console):
                     continue
-                raise explain(outcome, resolution, bindings, as_of=as_of)
+                shown = replace(resolution, indexes={**resolution.indexes, **how.index_urls})
+                raise explain(outcome, shown, bindings, as_of=as_of)
             found = parse(answer, outcome.stderr, bindings)
             if _rebind(attempt, resolution, found):
                 continue
@@ -652,10 +681,11 @@ def _lock_error(outcome: Outcome, resolution: Resolution, bindings: Mapping[str,
 # ------------------------------------------------------------------------------------------------ installer
 
 
-def lock_tools(resolution: Resolution, *, index_url: str | None = None, console: Console) -> tuple[LockedPackage, ...]:
+def lock_tools(resolution: Resolution, *, reach: Reach | None = None, console: Console) -> tuple[LockedPackage, ...]:
     """The installer used inside the image, by hash: uv in the version that makes the lock.
 
-    The answer is kept in the cache folder: the hashes of a published version do not change.
+    Empty, with a warning, when the default index does not have it. The answer is kept in the cache folder:
+    the hashes of a published version do not change.
     """
     import json
 
@@ -672,7 +702,11 @@ def lock_tools(resolution: Resolution, *, index_url: str | None = None, console:
     from envforge.resolve import PipRequirement
 
     only = replace(resolution, requirements=(PipRequirement(text=f"uv=={version}"),), constraints=(), cuda=None)
-    found = solve(only, index_url=index_url, console=console).packages
+    try:
+        found = solve(only, reach=reach, console=console).packages
+    except LockError as error:
+        console.warn(f"the installer is pinned by version only, not by hash: {error.message}")
+        return ()
     tools = tuple(replace(package, via=()) for package in found if package.name == "uv")
     paths.write_atomic(kept, json.dumps(list(tools[0].hashes)).encode())
     return tools

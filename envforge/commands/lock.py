@@ -1,0 +1,216 @@
+"""`lock`: pin every file by hash under ./lockfiles/NAME, or say (without the network) whether a lock still fits."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envforge.commands._common import add_spec_arguments, spec_from
+from envforge.errors import EXIT_LOCK, EXIT_OK
+
+if TYPE_CHECKING:
+    from envforge.console import Console
+    from envforge.lock import Lock, LockedBase, LockedConda, LockedPackage
+    from envforge.lockers.pip import Reach
+    from envforge.resolve import Resolution
+
+EXAMPLE = "envforge lock torch-cu124 --as-of 2026-11-01"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_spec_arguments(parser)
+    parser.add_argument("--check", action="store_true", help="only compare digests; no network; exit 5 when stale")
+    parser.add_argument(
+        "--as-of", metavar="DATE", help="leave out files uploaded after this day (UTC), e.g. 2026-11-01"
+    )
+    parser.add_argument(
+        "--upgrade",
+        action="append",
+        default=[],
+        metavar="PKG",
+        help="move this package to the newest version that fits, and others only if they must; repeatable",
+    )
+    parser.add_argument("--upgrade-all", action="store_true", help="keep no former pin")
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="folder of lock folders (default: ./lockfiles)")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    from envforge import compat
+    from envforge.resolve import resolve
+
+    resolution = resolve(spec_from(args), compat.load())
+    if args.check:
+        return _check(resolution, args.output_dir, console)
+    from envforge import lock as lockfile
+
+    before = lockfile.read(resolution.name, project=args.output_dir)
+    made = make_lock(
+        resolution,
+        console=console,
+        as_of=args.as_of,
+        upgrade=args.upgrade,
+        keep=not args.upgrade_all,
+        root=args.output_dir,
+    )
+    path = lockfile.folder(resolution.name, args.output_dir)
+    changes = moves(before.pip if before else (), made.pip)
+    console.document(
+        {
+            "schema": 1,
+            "name": made.name,
+            "status": "locked",
+            "path": str(path),
+            "inputs_digest": made.inputs_digest,
+            "as_of": made.as_of,
+            "packages": {"pip": len(made.pip), "conda": len(made.conda), "apt": len(made.apt)},
+            "source_only": [package.name for package in made.pip if package.source_only],
+            "changes": list(changes),
+        }
+    )
+    console.result(f"{path}: {len(made.pip)} pip and {len(made.conda)} conda packages, {made.inputs_digest[7:19]}")
+    if before is not None:
+        for line in changes:
+            console.result(f"  {line}")
+        if not changes:
+            console.result("  no version moved")
+    return EXIT_OK
+
+
+def _check(resolution: Resolution, root: Path | None, console: Console) -> int:
+    from envforge import lock as lockfile
+
+    name = resolution.name
+    found = lockfile.read(name, project=root)
+    if found is None:
+        verdict, digest = "missing", None
+        changes: tuple[str, ...] = (f"there is no lock for {name}",)
+    else:
+        state = lockfile.status(found, resolution)
+        verdict, changes, digest = str(state.verdict), state.changes, found.inputs_digest
+    hint = "" if verdict == "ok" else f"envforge lock {name}"
+    document: dict[str, Any] = {"schema": 1, "name": name, "status": verdict, "changes": list(changes)}
+    console.document({**document, "inputs_digest": digest, "hint": hint})
+    console.result(f"{name}: lock is {verdict}")
+    for line in changes:
+        console.result(f"  {line}")
+    if hint:
+        console.result(f"  run: {hint}")
+    return EXIT_OK if verdict == "ok" else EXIT_LOCK
+
+
+def moves(before: Sequence[LockedPackage], after: Sequence[LockedPackage]) -> tuple[str, ...]:
+    """What changed between two sets of pip packages, in words, sorted by name."""
+    old = {package.name: package for package in before}
+    new = {package.name: package for package in after}
+    lines = []
+    for name in sorted({*old, *new}):
+        if name not in new:
+            lines.append(f"{name} {old[name].version} removed")
+        elif name not in old:
+            lines.append(f"{name} {new[name].version} added")
+        elif old[name].version != new[name].version:
+            lines.append(f"{name} {old[name].version} -> {new[name].version}")
+        elif old[name].index != new[name].index:
+            lines.append(f"{name} {new[name].version}: index {old[name].index} -> {new[name].index}")
+        elif not set(old[name].hashes) & set(new[name].hashes):
+            lines.append(f"{name} {new[name].version}: its files changed on the index")
+    return tuple(lines)
+
+
+def make_lock(
+    resolution: Resolution,
+    *,
+    console: Console,
+    as_of: str | None = None,
+    upgrade: Sequence[str] = (),
+    keep: bool = True,
+    root: Path | None = None,
+    ca_bundle: Path | None = None,
+) -> Lock:
+    """Make the lock of a resolution and write it under ``root`` (default ``./lockfiles``); returns it.
+
+    Former pins are kept where they fit, unless ``keep`` is false or ``as_of`` asks for the state of a day.
+    A lock that cannot be made leaves the old one as it was. Raises LockError and NetworkError.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from envforge import lock as lockfile
+    from envforge.lockers import pip
+
+    previous = lockfile.read(resolution.name, project=root)
+    reach = _reach(ca_bundle)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        tools = pool.submit(pip.lock_tools, resolution, reach=reach, console=console)
+        packages = pip.lock(
+            resolution,
+            as_of=as_of,
+            upgrade=upgrade,
+            previous=previous if keep and not as_of else None,
+            reach=reach,
+            console=console,
+        )
+        installer = tools.result()
+    conda, settings = _conda(resolution, as_of, console)
+    kept_apt = previous.apt if previous and set(dict(previous.apt)) == set(resolution.apt) else ()
+    made = lockfile.seal(
+        lockfile.Lock(
+            name=resolution.name,
+            resolution_digest="",
+            inputs_digest="",
+            python=resolution.python,
+            platform=resolution.platform,
+            base=_base(resolution, previous),
+            pip=packages,
+            conda=conda,
+            apt=kept_apt,
+            indexes={label: resolution.indexes[label] for label in _labels(packages)},
+            tools={"uv": pip.uv_version()},
+            tool_packages=installer,
+            conda_settings=settings,
+            as_of=as_of,
+        ),
+        resolution,
+    )
+    lockfile.write(resolution.name, made, root=root)
+    return made
+
+
+def _labels(packages: Sequence[LockedPackage]) -> list[str]:
+    from envforge.resolve import DEFAULT_INDEX
+
+    return sorted({package.index for package in packages} - {DEFAULT_INDEX})
+
+
+def _reach(ca_bundle: Path | None) -> Reach:
+    """The indexes as this machine's settings say they are reached."""
+    from envforge import config
+    from envforge.lockers.pip import Reach
+
+    found = config.load()
+    bundle = ca_bundle or found.ca_bundle_path()
+    return Reach(index_url=found.default_index, index_urls=dict(found.indexes), ca_bundle=bundle)
+
+
+def _conda(
+    resolution: Resolution, as_of: str | None, console: Console
+) -> tuple[tuple[LockedConda, ...], dict[str, str]]:
+    if not resolution.conda:
+        return (), {}
+    from envforge.lockers import conda
+
+    subdirs = (conda.SUBDIRS[resolution.platform],)
+    return conda.lock(resolution, subdirs=subdirs, as_of=as_of, console=console), conda.settings(resolution)
+
+
+def _base(resolution: Resolution, previous: Lock | None) -> LockedBase:
+    """The base with its digest when one is known; a digest found earlier for the same tag is kept."""
+    from envforge.lock import LockedBase
+
+    image, digest = resolution.base.image, resolution.base.digest
+    if digest:
+        return LockedBase(image=image, digest=digest, reason="from the spec or the table of known digests")
+    if previous is not None and previous.base.image == image and previous.base.digest:
+        return previous.base
+    return LockedBase(image=image, digest=None, reason="no digest is known for this tag; it may move")
