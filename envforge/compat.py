@@ -352,6 +352,9 @@ class Tables:
         if wanted in row.builds:
             return row.builds[wanted]
         if "." not in wanted:
+            usual = row.default.get("amd64", "cpu")
+            if usual in row.builds and major(usual) == wanted:
+                return row.builds[usual]
             same = [b for b in row.builds.values() if major(b.cuda) == wanted]
             return max(same, key=lambda b: key(b.cuda)) if same else None
         return next((build for build in row.builds.values() if build.takes(wanted)), None)

@@ -169,6 +169,9 @@ def _release(name: str, row: Mapping[str, Any], toolkits: set[str]) -> list[str]
             key(capability)
         if build.get("accepts"):
             parse_range(build["accepts"])
+        for name in ("cudnn", "sm_min", "driver", "glibc"):
+            if name in build:
+                key(build[name])
     out += _duplicates(place, [f"CUDA {build['cuda']}" for build in row.get("builds", [])])
     for value in row.get("default", {}).values():
         if value != "cpu" and not any(build["cuda"] == value for build in row.get("builds", [])):

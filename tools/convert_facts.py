@@ -260,8 +260,12 @@ class Maker:
         if cuda == default and key(version) >= key("2.11"):
             platforms.add("arm64")
         cudnn = (item.get("cudnn") or {}).get(label)
+        pinned = [spec for name, spec in needs.items() if name.startswith("nvidia-cudnn-")]
         if cudnn is None and cuda == default and item.get("pypi_cudnn"):
             cudnn = item["pypi_cudnn"].split("==")[1]
+        if cudnn is not None:
+            # Where sources disagree, what the wheel itself pins is right.
+            cudnn = pinned[0] if pinned else re.findall(r"\d+(?:\.\d+)+", cudnn)[-1]
         flat = key(version) < key("1.11")
         build: Row = {
             "cuda": cuda,
