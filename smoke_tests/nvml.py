@@ -31,7 +31,11 @@ def _device(library, index):
     if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
         return None
     major, minor = ctypes.c_int(), ctypes.c_int()
-    found = {"index": index, "name": _text(library.nvmlDeviceGetName, handle), "uuid": _text(library.nvmlDeviceGetUUID, handle)}
+    found = {
+        "index": index,
+        "name": _text(library.nvmlDeviceGetName, handle),
+        "uuid": _text(library.nvmlDeviceGetUUID, handle),
+    }
     if library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0:
         found["capability"] = "{0}.{1}".format(major.value, minor.value)
     memory = _Memory()

@@ -109,7 +109,11 @@ def session(source, device, runtime=None, options=None):
     """A session whose first provider is the one asked for: ONNX Runtime itself falls back without an error."""
     runtime = runtime or need("onnxruntime")
     wanted = providers(device)
-    created = runtime.InferenceSession(source, options, providers=wanted) if options else runtime.InferenceSession(source, providers=wanted)
+    created = (
+        runtime.InferenceSession(source, options, providers=wanted)
+        if options
+        else runtime.InferenceSession(source, providers=wanted)
+    )
     active = list(created.get_providers())
     if not active or active[0] != wanted[0]:
         raise Failed(
@@ -127,7 +131,10 @@ def _gpu_runtime_without_provider(device):
     if device == "gpu" and "onnxruntime-gpu" in structure.installed():
         runtime = need("onnxruntime")
         if "CUDAExecutionProvider" not in runtime.get_available_providers():
-            raise Failed("onnxruntime-gpu is installed but offers no CUDA provider (a CPU package beside it?)", "provider-fallback")
+            raise Failed(
+                "onnxruntime-gpu is installed but offers no CUDA provider (a CPU package beside it?)",
+                "provider-fallback",
+            )
 
 
 def _run(created, x):

@@ -48,7 +48,11 @@ _CAUSES = [
         "the shared library {0} is missing: the package that brings it is not installed, or its own metadata "
         "forgot to ask for it",
     ),
-    (r"undefined symbol: (\S+)", "undefined-symbol", "symbol {0} is missing: two libraries were built for different versions"),
+    (
+        r"undefined symbol: (\S+)",
+        "undefined-symbol",
+        "symbol {0} is missing: two libraries were built for different versions",
+    ),
     (r"(GLIBC(?:XX)?_[\d.]+)' not found", "glibc-too-old", "the system library is too old: {0} is needed"),
     (
         r"compiled using NumPy 1|numpy\.core\.multiarray failed to import|numpy\.dtype size changed|_ARRAY_API not found",
@@ -62,7 +66,11 @@ _CAUSES = [
         "the wheel holds no kernel for this GPU: take a build for a newer (or older) CUDA",
     ),
     (r"[Nn]o module named '?([\w.]+)", "missing-module", "the module {0} is not installed"),
-    (r"CUDA driver version is insufficient|driver on your system is too old", "driver-too-old", "the driver is too old"),
+    (
+        r"CUDA driver version is insufficient|driver on your system is too old",
+        "driver-too-old",
+        "the driver is too old",
+    ),
     (r"Failed to initialize NVML: Unknown Error", "host-interrupted", "the container lost its GPU (host side)"),
     (r"Driver/library version mismatch", "driver-mismatch", "kernel driver and NVML library differ: reboot the host"),
     (r"out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY|MemoryError", "out-of-memory", "memory ran out"),
@@ -74,7 +82,11 @@ _CAUSES = [
         "there is no C compiler (and Python headers) in this environment: the compile path needs gcc or clang",
     ),
     (r"Read-only file system", "read-only", "something wrote outside the temporary folder"),
-    (r"_get_save_spec", "keras3-tf2onnx", "tf2onnx.from_keras does not know Keras 3: use a function with an input signature"),
+    (
+        r"_get_save_spec",
+        "keras3-tf2onnx",
+        "tf2onnx.from_keras does not know Keras 3: use a function with an input signature",
+    ),
 ]
 
 

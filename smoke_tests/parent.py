@@ -81,7 +81,13 @@ class Child(object):
         with open(self.log_path, "ab") as log:
             self.log_start = log.tell()
             self.process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(writing,), start_new_session=True, env=env
+                words,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
+                start_new_session=True,
+                env=env,
             )
         os.close(writing)
 
@@ -207,7 +213,9 @@ class FrameworkRun(object):
                 if child:
                     child.close()
         for name in self.report.open_names(self.key):
-            self.report.check(self.key, name, "error", detail="planned, but the tests never reported it", cause="no-report")
+            self.report.check(
+                self.key, name, "error", detail="planned, but the tests never reported it", cause="no-report"
+            )
 
     def _hear(self, child, event):
         kind = event.get("event")

@@ -179,7 +179,9 @@ def cuda_copies(folders, trees):
     for tree in trees:
         for folder, below, names in os.walk(tree):
             # Triton ships a private libcupti for its profiler and loads it by its full path only.
-            below[:] = [d for d in below if d not in ("include", "__pycache__") and not (d == "cupti" and "triton" in folder)]
+            below[:] = [
+                d for d in below if d not in ("include", "__pycache__") and not (d == "cupti" and "triton" in folder)
+            ]
             look(folder, names)
     return {stem: sorted(paths) for stem, paths in found.items()}
 
@@ -217,7 +219,10 @@ def stub_driver(plan):
     for origin, folders in (
         ("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)),
         ("/etc/ld.so.conf.d", _linker_folders()),
-        ("the system's library folders", ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib"]),
+        (
+            "the system's library folders",
+            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib"],
+        ),
     ):
         for folder in folders:
             if not folder or not os.path.isdir(folder):

@@ -1,6 +1,7 @@
 """A child process of the ladder: ``worker`` climbs levels 1-3 and 5 and writes exports, ``reload`` reads them back."""
 
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -71,7 +72,7 @@ def run_worker(plan, entry, folder, done, events):
         for name in names:
             start = time.time()
             events.send("start", name=name)
-            outcome, detail, cause, facts = judged(lambda: cross.run(name, plan, entry))
+            outcome, detail, cause, facts = judged(cross.check(name, plan, entry))
             _end(events, name, start, outcome, detail, cause, facts)
         return
     from envforge_smoke import ladder
@@ -91,7 +92,7 @@ def run_worker(plan, entry, folder, done, events):
             sys.stdin.readline()
         start = time.time()
         events.send("start", name=name)
-        outcome, detail, cause, facts = judged(lambda: climb.run(name), name in required)
+        outcome, detail, cause, facts = judged(functools.partial(climb.run, name), name in required)
         if name == "visibility.devices" and climb.exclusive_gpu():
             events.send("exclusive")
         if name.startswith("export.") and outcome == "passed":
@@ -105,9 +106,7 @@ def run_worker(plan, entry, folder, done, events):
 
 
 def _end(events, name, start, outcome, detail, cause, facts):
-    events.send(
-        "end", name=name, seconds=time.time() - start, outcome=outcome, detail=detail, cause=cause, facts=facts
-    )
+    events.send("end", name=name, seconds=time.time() - start, outcome=outcome, detail=detail, cause=cause, facts=facts)
 
 
 def run_reload(plan, entry, folder, events):
@@ -124,7 +123,7 @@ def run_reload(plan, entry, folder, events):
         job = json.loads(line)
         start = time.time()
         events.send("start", name=job["name"])
-        outcome, detail, cause, facts = judged(lambda: climb.reload(job["name"]), job["name"] in required)
+        outcome, detail, cause, facts = judged(functools.partial(climb.reload, job["name"]), job["name"] in required)
         _end(events, job["name"], start, outcome, detail, cause, facts)
 
 

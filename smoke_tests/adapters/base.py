@@ -46,7 +46,7 @@ class Base(object):
         raise NotImplementedError
 
     def tf32_setting(self):
-        """"on", "off" or "unknown" for matrix products and convolutions."""
+        """ "on", "off" or "unknown" for matrix products and convolutions."""
         return "unknown"
 
     def set_tf32(self, on):

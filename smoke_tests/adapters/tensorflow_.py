@@ -24,7 +24,7 @@ class Adapter(Base):
             os.environ["TF_DETERMINISTIC_OPS"] = "1"
 
     def prepare_reload(self):
-        self.tf.keras.layers.Dense  # Keras is loaded on first use
+        getattr(self.tf.keras.layers, "Dense")  # Keras is loaded on first use
         for module in ("onnx", "onnxruntime"):
             try:
                 onnx_tools.need(module)
@@ -238,7 +238,9 @@ class Adapter(Base):
         return self.predict(self.tf.keras.models.load_model(os.path.join(folder, "m.keras")), x)
 
     def _write_tflite(self, model, x, folder):
-        converter = self.tf.lite.TFLiteConverter.from_concrete_functions([self._function(model).get_concrete_function()], model)
+        # Through a SavedModel: converting the function leaves the weights as variables that nothing fills later.
+        self._write_saved(model, x, folder)
+        converter = self.tf.lite.TFLiteConverter.from_saved_model(os.path.join(folder, "saved"))
         with open(os.path.join(folder, "m.tflite"), "wb") as stream:
             stream.write(converter.convert())
         return ""
@@ -278,7 +280,11 @@ class Adapter(Base):
         ceiling = max(tf2onnx.constants.OPSET_TO_IR_VERSION) if hasattr(tf2onnx, "constants") else 18
         said = onnx_tools.write_opsets(folder, export, ceiling)
         keras = self._keras_version() or ""
-        why = "Keras 3 is not known to from_keras (tf-keras with TF_USE_LEGACY_KERAS=1 would be)" if keras[:1] == "3" else ""
+        why = (
+            "Keras 3 is not known to from_keras (tf-keras with TF_USE_LEGACY_KERAS=1 would be)"
+            if keras[:1] == "3"
+            else ""
+        )
         return "tf2onnx {0} from a function with an input signature{1}; {2}".format(
             tf2onnx.__version__, ": " + why if why else "", said
         )

@@ -31,7 +31,12 @@ class Adapter(Base):
     def versions(self):
         t = self.torch
         cudnn = t.backends.cudnn.version() if t.version.cuda and t.backends.cudnn.is_available() else None
-        return {"version": t.__version__, "cuda": t.version.cuda, "cudnn": cudnn, "hip": getattr(t.version, "hip", None)}
+        return {
+            "version": t.__version__,
+            "cuda": t.version.cuda,
+            "cudnn": cudnn,
+            "hip": getattr(t.version, "hip", None),
+        }
 
     def gpus(self):
         t = self.torch
@@ -98,7 +103,9 @@ class Adapter(Base):
         return a @ b
 
     def conv2d(self, x, w, stride, padding, device):
-        out = self.torch.nn.functional.conv2d(self.tensor(x, device), self.tensor(w, device), stride=stride, padding=padding)
+        out = self.torch.nn.functional.conv2d(
+            self.tensor(x, device), self.tensor(w, device), stride=stride, padding=padding
+        )
         return self.numpy(out)
 
     def cubic_gradient(self, x, device):
@@ -148,14 +155,21 @@ class Adapter(Base):
             losses.append(float(loss))
         places = [self.device_of(p) for p in net.parameters()] + [self.device_of(out), self.device_of(loss)]
         places += [self.device_of(p.grad) for p in net.parameters()]
-        last = [self.numpy(net[0].weight).T, self.numpy(net[0].bias), self.numpy(net[2].weight).T, self.numpy(net[2].bias)]
+        last = [
+            self.numpy(net[0].weight).T,
+            self.numpy(net[0].bias),
+            self.numpy(net[2].weight).T,
+            self.numpy(net[2].bias),
+        ]
         return losses, last, places
 
     # -- the tiny model and its exports --------------------------------------------------------------------
 
     def _empty(self):
         nn = self.torch.nn
-        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)).eval()
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        ).eval()
 
     def model(self, weights, device):
         t, net = self.torch, self._empty()
