@@ -22,10 +22,11 @@ from envforge.spec import (
     Toolchain,
     UserSpec,
 )
-from envforge.versions import is_prerelease, key, series, split_local
+from envforge.versions import key, series, split_local
 
 if TYPE_CHECKING:
     from envforge.compat import Base, Tables
+    from envforge.verdict import Verdict
 
 DEFAULT_INDEX = "default"
 
@@ -136,8 +137,13 @@ _OLDEST_GLIBC = "2.28"  # assumed for a base nothing is known of: manylinux_2_28
 def resolve(spec: EnvSpec, tables: Tables) -> Resolution:
     """Fill in every choice. Raises ConflictError (causes in ``context``, nearest change in ``hint``)."""
     reasons: list[Reason] = []
-    spec = _with_versions(spec, tables, reasons)
-    verdict = _judged(spec, tables)
+    judged = _judged(spec, tables)
+    spec = _with_versions(spec, judged, reasons)
+    reasons += [
+        Reason(field=f"verdict.{item.reference}", value=item.severity, why=item.message)
+        for item in judged.findings
+        if item.severity in ("unverified", "limit", "warning")
+    ]
     frameworks, wanted, bounds = _packages(spec, tables, reasons)
     indexes, patterns, flat = _indexes(spec, tables, frameworks)
     for label, url in sorted(indexes.items()):
@@ -171,8 +177,8 @@ def resolve(spec: EnvSpec, tables: Tables) -> Resolution:
         smoke=spec.smoke,
         budget=spec.budget,
         glibc=spec.targets.glibc or base.glibc,
-        untested=verdict == "unverified",
-        verdict=verdict,
+        untested=judged.verdict == "unverified",
+        verdict=judged.verdict,
         reasons=tuple(reasons),
     )
 
@@ -191,92 +197,51 @@ def accelerator(spec: EnvSpec, framework: FrameworkSpec) -> Literal["cpu", "cuda
     return "cuda" if spec.cuda is not None else "cpu"
 
 
-# --- versions -----------------------------------------------------------------------------------------------
+# --- verdict and versions -----------------------------------------------------------------------------------
 
 
-def _with_versions(spec: EnvSpec, tables: Tables, reasons: list[Reason]) -> EnvSpec:
-    """The spec with a version for every framework; refuses versions that never were."""
+def _judged(spec: EnvSpec, tables: Tables) -> Verdict:
+    """The verdict on the spec, on its oldest target driver when it names several; ConflictError for a conflict."""
     from dataclasses import replace
 
-    chosen: dict[FrameworkName, FrameworkSpec] = {}
-    for name, framework in spec.frameworks.items():
-        place = f"frameworks.{name}.version"
-        if framework.version is not None:
-            _must_exist(name, framework.version, tables)
-            reasons.append(Reason(field=place, value=framework.version, why="the spec says so"))
-            chosen[name] = framework
-            continue
-        cuda = spec.cuda.version if spec.cuda is not None and accelerator(spec, framework) == "cuda" else None
-        newest = tables.newest_for(name, spec.python, cuda)
-        if newest is None:
-            wanted = f"Python {spec.python}" + (f" and CUDA {cuda}" if cuda else "")
-            have = tables.newest(name)
-            raise ConflictError(
-                "no-release",
-                f"no known {name} has a build for {wanted}",
-                context=(f"{name} {have.version}, the newest known, has Python {', '.join(have.python)}",),
-                hint=f"--python {have.python[-1]}, or another CUDA: {', '.join(have.builds) or 'none, CPU only'}",
-            )
-        why = f"the newest known with a build for Python {spec.python}" + (
-            f" and CUDA {cuda}" if cuda else ""
-        )
-        reasons.append(Reason(field=place, value=newest.version, why=why))
-        chosen[name] = replace(framework, version=newest.version)
-    return replace(spec, frameworks=chosen)
+    from envforge.verdict import judge, request_from_spec
 
-
-def _must_exist(name: str, version: str, tables: Tables) -> None:
-    """A version older than the newest known that is not in the table never was a release (newer: unverified)."""
-    rows = tables.releases(name)
-    if not rows or tables.release(name, version) is not None:
-        return
-    public = split_local(version)[0]
-    if key(public) > key(tables.newest(name).version) or is_prerelease(public):
-        return
-    if key(public) < rows[0].key:
-        raise ConflictError(
-            "version-too-old",
-            f"{name} {version} is older than everything envforge knows ({name} {rows[0].version} and later)",
-            hint=f"{name} {rows[0].version} is the oldest known",
-        )
-    near = sorted(rows, key=lambda row: _distance(row.version, public))[:4]
-    listed = ", ".join(row.version for row in sorted(near, key=lambda row: row.key))
+    request = request_from_spec(spec)
+    if len(spec.targets.drivers) > 1:
+        request = replace(request, driver=min(spec.targets.drivers, key=key))
+    found = judge(request, tables)
+    if found.verdict != "conflict":
+        return found
+    first, *others = found.conflicts
+    nearest = [" and ".join(item.changes) for item in found.nearest[:3]]
     raise ConflictError(
-        "version-unknown",
-        f"there is no {name} {version}",
-        context=(f"known near it: {listed}", f"newest known: {tables.newest(name).version}"),
-        hint=f'frameworks.{name}.version: "{near[0].version}"',
+        first.reference,
+        f"{spec.full_name}: {first.message}",
+        context=tuple(f"{item.reference}: {item.message}" for item in others)
+        + tuple(f"would work: {item}" for item in nearest),
+        hint=f"nearest that works: {nearest[0]}" if nearest else first.hint,
     )
 
 
-def _distance(one: str, other: str) -> tuple[int, ...]:
-    """How far two releases lie apart, compared part by part."""
-    left, right = key(one)[0], key(other)[0]
-    width = max(len(left), len(right))
-    pad = (0,) * width
-    return tuple(abs(a - b) for a, b in zip((left + pad)[:width], (right + pad)[:width], strict=True))
+def _with_versions(spec: EnvSpec, found: Verdict, reasons: list[Reason]) -> EnvSpec:
+    """The spec with a version for every framework: its own, or the one the verdict chose."""
+    from dataclasses import replace
 
-
-def _judged(spec: EnvSpec, tables: Tables) -> str:
-    """ok, ok-with-limits or unverified; raises ConflictError for a conflict or a known-broken combination."""
-    try:
-        from envforge.verdict import judge, request_from_spec
-    except ModuleNotFoundError:  # GUARD: until the verdict module is here
-        return "ok"
-
-    found = judge(request_from_spec(spec, tables), tables)
-    if found.verdict == "conflict":
-        worst = [item for item in found.findings if item.severity == "error"]
-        nearest = ["; ".join(item.changes) for item in found.nearest]
-        raise ConflictError(
-            worst[0].reference if worst else "conflict",
-            worst[0].message if worst else f"{spec.full_name}: no working combination",
-            context=tuple(f"{item.reference}: {item.message}" for item in worst[1:]),
-            hint="nearest that works: " + " | or: ".join(nearest)
-            if nearest
-            else (worst[0].hint if worst else ""),
+    chosen = {item.name: item.version for item in found.chosen}
+    filled: dict[FrameworkName, FrameworkSpec] = {}
+    for name, framework in spec.frameworks.items():
+        place = f"frameworks.{name}.version"
+        if framework.version is not None:
+            reasons.append(Reason(field=place, value=framework.version, why="the spec says so"))
+            filled[name] = framework
+            continue
+        cuda = spec.cuda.version if spec.cuda is not None and accelerator(spec, framework) == "cuda" else None
+        why = f"the newest known with a build for Python {spec.python}" + (
+            f" and CUDA {cuda}" if cuda else ""
         )
-    return str(found.verdict)
+        reasons.append(Reason(field=place, value=chosen[name], why=why))
+        filled[name] = replace(framework, version=chosen[name])
+    return replace(spec, frameworks=filled)
 
 
 # --- packages and indexes -----------------------------------------------------------------------------------
@@ -412,7 +377,9 @@ def _bind(
     for item in requirements:
         name = package_name(item.text)
         if item.index in patterns and not any(fnmatchcase(name, glob) for glob in patterns[item.index]):
-            item = replace(item, index=DEFAULT_INDEX)  # e.g. jax itself: only jaxlib stands on its vendor's page
+            item = replace(
+                item, index=DEFAULT_INDEX
+            )  # e.g. jax itself: only jaxlib stands on its vendor's page
         label = next(
             (at for at, globs in patterns.items() if any(fnmatchcase(name, glob) for glob in globs)), None
         )

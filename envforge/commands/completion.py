@@ -42,7 +42,7 @@ def words() -> dict[str, Words]:
             options += action.option_strings
             listed = tuple(str(choice) for choice in action.choices or ())
             if action.option_strings and listed:
-                values |= {option: listed for option in action.option_strings}
+                values |= dict.fromkeys(action.option_strings, listed)
             elif not action.option_strings:
                 choices += listed
                 takes_name = takes_name or "NAME" in str(action.metavar or "")
