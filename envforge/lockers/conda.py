@@ -22,6 +22,8 @@ CHANNEL_HOST = "https://conda.anaconda.org"
 SUBDIRS = {"linux/amd64": "linux-64", "linux/arm64": "linux-aarch64"}
 # Kernel that images of the last years run on; only packages that need a newer one care.
 KERNEL = "5.15"
+# The py-rattler that installs a conda lock inside an image.
+INSTALLER_VERSION = "0.28.0"
 ARCHSPEC = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # The conda package of each framework.
 FRAMEWORKS = {
