@@ -21,6 +21,7 @@ from envforge import paths, process
 from envforge.hostfacts import (
     CdiFile,
     DriverFacts,
+    FrameworkFacts,
     GpuFacts,
     HostFacts,
     InterpreterFacts,
@@ -32,7 +33,7 @@ from envforge.hostfacts import (
 )
 
 NVML_SECONDS = 20.0
-INTERPRETER_SECONDS = 300.0
+INTERPRETER_SECONDS = 120.0
 _PROGRAMS = (
     "nvidia-smi",
     "nvidia-ctk",
@@ -354,20 +355,10 @@ def storage(what: str, path: Path) -> Space | None:
 
 
 def interpreter(python: str, env: Mapping[str, str]) -> InterpreterFacts:
-    """What ``python`` holds, by running a script of the standard library in it."""
-    from envforge.hostfacts import FrameworkFacts
-
-    script = Path(__file__).with_name("interpreter_probe.py")
-    try:
-        outcome = process.run([python, script], env=env, timeout=INTERPRETER_SECONDS)
-    except (FileNotFoundError, PermissionError, OSError) as error:
-        return InterpreterFacts(path=python, error=f"cannot be started: {error}")
-    if outcome.timed_out:
-        return InterpreterFacts(path=python, error=f"did not answer within {INTERPRETER_SECONDS:.0f} s")
-    try:
-        found = json.loads(outcome.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        return InterpreterFacts(path=python, error=" ".join(outcome.tail(3)) or f"exit code {outcome.code}")
+    """What ``python`` holds, by running a script of the standard library in it, once more for each framework."""
+    found, error = _ask_interpreter(python, env)
+    if found is None:
+        return InterpreterFacts(path=python, error=error)
     return InterpreterFacts(
         path=python,
         version=found["version"],
@@ -379,19 +370,47 @@ def interpreter(python: str, env: Mapping[str, str]) -> InterpreterFacts:
         packages=tuple((name, version) for name, version in found["packages"]),
         duplicates=tuple((name, tuple(places)) for name, places in found["duplicates"]),
         ld_library_path=_split(env.get("LD_LIBRARY_PATH", "")),
-        frameworks=tuple(
-            FrameworkFacts(
-                name=row["name"],
-                version=row["version"],
-                cuda=row["cuda"],
-                cudnn=row["cudnn"],
-                devices=row["devices"],
-                kernels=tuple(row["kernels"]),
-                cxx11_abi=row["cxx11_abi"],
-                libraries=tuple(row["libraries"]),
-                error=row["error"],
-                output=row["output"],
-            )
-            for row in found["frameworks"]
-        ),
+        frameworks=tuple(_framework(python, env, name) for name in found["frameworks"]),
+    )
+
+
+def _ask_interpreter(
+    python: str, env: Mapping[str, str], *words: str, heard: list[str] | None = None
+) -> tuple[dict[str, Any] | None, str]:
+    """The probe's JSON, or None and why not. ``heard`` collects what was printed on stderr."""
+    script = Path(__file__).with_name("interpreter_probe.py")
+    try:
+        outcome = process.run([python, script, *words], env=env, timeout=INTERPRETER_SECONDS)
+    except OSError as error:
+        return None, f"cannot be started: {error.strerror or error}"
+    if heard is not None:
+        heard.append(outcome.stderr)
+    if outcome.timed_out:
+        return None, f"did not end within {INTERPRETER_SECONDS:.0f} s"
+    try:
+        return dict(json.loads(outcome.stdout.splitlines()[-1])), ""
+    except (ValueError, IndexError, TypeError):
+        said = " ".join(outcome.tail(3))[-400:]
+        return None, f"ended with code {outcome.code}" + (f": {said}" if said else "")
+
+
+def _framework(python: str, env: Mapping[str, str], name: str) -> FrameworkFacts:
+    # Nobody wants a look to take the whole GPU's memory.
+    quiet = {**env, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    heard: list[str] = []
+    row, error = _ask_interpreter(python, quiet, name, heard=heard)
+    output = "".join(heard)[-4000:]
+    if row is None:
+        return FrameworkFacts(name=name, error=error, output=output)
+    return FrameworkFacts(
+        name=name,
+        version=row["version"],
+        cuda=row["cuda"],
+        cudnn=row["cudnn"],
+        devices=row["devices"],
+        kernels=tuple(row["kernels"]),
+        cxx11_abi=row["cxx11_abi"],
+        libraries=tuple(row["libraries"]),
+        error=row["error"],
+        output=row["output"] + output,
     )
