@@ -141,13 +141,15 @@ def make_lock(
 
     previous = lockfile.read(resolution.name, project=root)
     reach = _reach(ca_bundle)
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    kept = previous if keep else None
+    with ThreadPoolExecutor(max_workers=2) as pool:
         tools = pool.submit(pip.lock_tools, resolution, reach=reach, console=console)
+        base = pool.submit(_base, resolution, kept, console)
         packages = pip.lock(
             resolution,
             as_of=as_of,
             upgrade=upgrade,
-            previous=previous if keep and not as_of else None,
+            previous=None if as_of else kept,
             reach=reach,
             console=console,
         )
@@ -161,7 +163,7 @@ def make_lock(
             inputs_digest="",
             python=resolution.python,
             platform=resolution.platform,
-            base=_base(resolution, previous),
+            base=base.result(),
             pip=packages,
             conda=conda,
             apt=kept_apt,
@@ -204,13 +206,41 @@ def _conda(
     return conda.lock(resolution, subdirs=subdirs, as_of=as_of, console=console), conda.settings(resolution)
 
 
-def _base(resolution: Resolution, previous: Lock | None) -> LockedBase:
-    """The base with its digest when one is known; a digest found earlier for the same tag is kept."""
+def _base(resolution: Resolution, previous: Lock | None, console: Console) -> LockedBase:
+    """The base with its digest: from the spec or the tables, else kept from the last lock, else asked for.
+
+    A tag that has moved since the last lock is reported and the old digest kept (``--upgrade-all`` takes the new).
+    """
     from envforge.lock import LockedBase
 
     image, digest = resolution.base.image, resolution.base.digest
     if digest:
         return LockedBase(image=image, digest=digest, reason="from the spec or the table of known digests")
-    if previous is not None and previous.base.image == image and previous.base.digest:
-        return previous.base
-    return LockedBase(image=image, digest=None, reason="no digest is known for this tag; it may move")
+    before = previous.base if previous is not None and previous.base.image == image else None
+    now, reason = _asked_digest(image, console)
+    if before is not None and before.digest:
+        if now and now != before.digest:
+            console.warn(
+                f"the tag {image} now names {now[:19]}…; the lock keeps {before.digest[:19]}… (--upgrade-all moves it)"
+            )
+        return before
+    return LockedBase(image=image, digest=now, reason=reason)
+
+
+def _asked_digest(image: str, console: Console) -> tuple[str | None, str]:
+    """The digest the image's registry gives, only when it covers all platforms; else None and why."""
+    from envforge import config
+    from envforge.errors import NetworkError
+    from envforge.registry import resolve_digest
+
+    settings = config.load()
+    if image in settings.bases:
+        return None, "this tag stood for another image where the lock was made; its digest was not asked for"
+    try:
+        answer = resolve_digest(image, settings, timeout=5.0)
+    except NetworkError as error:
+        console.note(f"base {image}: no digest ({error.message}); locked by its tag, which may move")
+        return None, "its registry gave no digest when the lock was made; the tag may move"
+    if not answer.is_index:
+        return None, "its registry gives the digest of one platform only, which does not last; the tag may move"
+    return answer.digest, "what the tag named when the lock was made"
