@@ -91,6 +91,8 @@ def locked(
 
     Returns the lock and whether it was made just now. Raises LockError (exit 5).
     """
+    from envforge.sources import with_code
+
     name = resolution.name
     again = f"envforge lock {spec.path if spec.path and not _in_catalog(spec.path) else name}"
     found = lockfile.read(name)
@@ -100,7 +102,7 @@ def locked(
         from envforge.commands.lock import make_lock
 
         console.note(f"locking {name} …")
-        return make_lock(resolution, console=console), True
+        return with_code(make_lock(resolution, console=console), resolution), True
     state = lockfile.status(found, resolution)
     if state.verdict != "ok":
         raise LockError(
@@ -109,7 +111,7 @@ def locked(
             context=tuple(state.changes),
             hint=again,
         )
-    return found, False
+    return with_code(found, resolution), False
 
 
 def _in_catalog(path: Path) -> bool:
@@ -241,6 +243,7 @@ def _base(engine: Engine, resolution: Resolution, request: BuildRequest, console
 def _rendered(resolution: Resolution, lock: Lock, info: EngineInfo, base: str, substituted: bool) -> Any:
     from envforge.plan import Rendered, make_plan
     from envforge.render import render
+    from envforge.sources import with_files
 
     if info.name == "local":
         return Rendered(dockerfile="", files={})
@@ -250,7 +253,7 @@ def _rendered(resolution: Resolution, lock: Lock, info: EngineInfo, base: str, s
         "buildkit" if info.buildkit else "plain",
         base=base if substituted or base != resolution.base.image else None,
     )
-    return render(plan)
+    return with_files(render(plan), resolution.files)
 
 
 def _unchanged(

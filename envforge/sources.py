@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from envforge.errors import SpecError
+from envforge.lock import Lock, inputs_digest, inputs_document
 from envforge.plan import Rendered
-from envforge.spec import EnvSpec, FileSpec
+from envforge.resolve import Resolution
+from envforge.spec import FileSpec
 
 _LEFT_OUT = {
     ".git",
@@ -32,14 +34,13 @@ def _walk(path: Path) -> Iterator[Path]:
             yield entry
 
 
-def collect(spec: EnvSpec) -> dict[str, dict[str, bytes]]:
-    """Target -> {path below the source: content}; the one key of a single file is its name.
+def collect(files: Sequence[FileSpec]) -> list[dict[str, bytes]]:
+    """For each entry {path below the source: content}; the one key of a single file is its name.
 
     Symbolic links, version control and caches are left out. Raises SpecError ``file-missing`` for a source that
     is not there, and ``file-outside`` for one that a link leads out of the spec's folder.
     """
-    folder = spec.path.parent if spec.path is not None else Path.cwd()
-    return {item.target: _read(item, folder) for item in spec.files}
+    return [_read(item, item.folder if item.folder is not None else Path.cwd()) for item in files]
 
 
 def _read(item: FileSpec, folder: Path) -> dict[str, bytes]:
@@ -48,7 +49,7 @@ def _read(item: FileSpec, folder: Path) -> dict[str, bytes]:
         raise SpecError(
             "file-missing",
             f"files: {item.source!r} is not in {folder}",
-            hint="the path is relative to the spec",
+            hint="the path is relative to the folder of the spec",
         )
     if not path.resolve().is_relative_to(folder.resolve()):
         raise SpecError("file-outside", f"files: {item.source!r} leads out of the folder of the spec")
@@ -57,23 +58,31 @@ def _read(item: FileSpec, folder: Path) -> dict[str, bytes]:
     return {found.relative_to(path).as_posix(): found.read_bytes() for found in _walk(path)}
 
 
-def digests(spec: EnvSpec) -> dict[str, str]:
-    """Target -> sha256 over names and contents: own code is part of the identity."""
+def digests(files: Sequence[FileSpec]) -> dict[str, str]:
+    """Target -> sha256 over names and contents."""
     out = {}
-    for target, files in collect(spec).items():
+    for item, content in zip(files, collect(files), strict=True):
         total = hashlib.sha256()
-        for name, content in sorted(files.items()):
-            total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
-        out[target] = total.hexdigest()
+        for name, data in sorted(content.items()):
+            total.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
+        out[item.target] = total.hexdigest()
     return out
 
 
-def with_files(rendered: Rendered, spec: EnvSpec) -> Rendered:
+def with_code(lock: Lock, resolution: Resolution) -> Lock:
+    """The lock with own code in its identity: an edit makes another image, not a stale lock."""
+    if not resolution.files:
+        return lock
+    document = inputs_document(resolution, lock, files=digests(resolution.files))
+    return replace(lock, inputs_digest=inputs_digest(document))
+
+
+def with_files(rendered: Rendered, files: Sequence[FileSpec]) -> Rendered:
     """The context with own code in it, under ``files/N/`` in the order of the spec."""
-    if not spec.files:
+    if not files:
         return rendered
-    files = dict(rendered.files)
-    for number, content in enumerate(collect(spec).values()):
+    context = dict(rendered.files)
+    for number, content in enumerate(collect(files)):
         for name, data in content.items():
-            files[f"files/{number}/{name}"] = data
-    return replace(rendered, files=files)
+            context[f"files/{number}/{name}"] = data
+    return replace(rendered, files=context)

@@ -241,6 +241,8 @@ class FileSpec:
     source: str = field(metadata=rule(pattern=RELATIVE))
     target: str = field(metadata=rule(pattern=ABSOLUTE))
     install: Literal["none", "wheel", "editable"] = "none"
+    # The folder `source` is relative to; not part of the identity (the content is).
+    folder: Path | None = field(default=None, metadata=rule(internal=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -578,7 +580,9 @@ def _read(tree: Tree, path: Path | None, variant: str | None, problems: Problems
     problems.raise_if_any("spec")
     chosen = plain_spec if variant is None else found[variant]
     assert chosen is not None
-    return replace(chosen, variant=variant, variants=variants, path=path)
+    folder = path.parent if path is not None else None
+    files = tuple(replace(item, folder=folder) for item in chosen.files)
+    return replace(chosen, variant=variant, variants=variants, path=path, files=files)
 
 
 def _variant_names(tree: Tree, problems: Problems) -> tuple[str, ...]:

@@ -36,13 +36,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from envforge import compat
     from envforge.render import render
     from envforge.resolve import resolve
-    from envforge.sources import with_files
+    from envforge.sources import with_code, with_files
 
     spec = spec_from(args)
     resolution = resolve(spec, compat.load())
-    lock = None if args.unlocked else _lock(spec, resolution)
+    lock = None if args.unlocked else with_code(_lock(spec, resolution), resolution)
     plan = make_plan(resolution, lock, args.form)
-    rendered = with_files(render(plan), spec)
+    rendered = with_files(render(plan), resolution.files)
     if args.unlocked:
         console.warn("unlocked: versions are chosen when the image is built, and no hash is checked")
     if args.output == "-":
