@@ -28,6 +28,9 @@ T = TypeVar("T")
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "binary", "value")
 REPLACE = "!replace"
+_NOT_YAML = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x84\\x86-\\x9f\\ud800-\\udfff\\ufffe\\uffff]"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +161,13 @@ def decode(text: str | bytes, source: str) -> str:
                 line,
                 1,
             ) from error
-    return text.removeprefix("\ufeff")
+    text = text.removeprefix("\ufeff")
+    bad = _NOT_YAML.search(text)
+    if bad is not None:
+        line = text.count("\n", 0, bad.start()) + 1
+        column = bad.start() - text.rfind("\n", 0, bad.start())
+        raise _fail(source, f"character #x{ord(bad[0]):04x} is not allowed in YAML", line, column)
+    return text
 
 
 def parse(text: str | bytes, *, source: str, problems: Problems | None = None) -> Tree:
@@ -185,11 +194,6 @@ def parse(text: str | bytes, *, source: str, problems: Problems | None = None) -
         node = yaml.compose(decoded, Loader=loader)
     except yaml.MarkedYAMLError as error:
         raise _syntax(error, decoded, source) from error
-    except yaml.reader.ReaderError as error:
-        line = decoded.count("\n", 0, error.position) + 1
-        raise _fail(
-            source, f"character #x{ord(str(error.character)[0]):04x} is not allowed in YAML", line, 1
-        ) from error
     except RecursionError as error:
         raise _fail(source, f"nested deeper than {MAX_DEPTH} levels") from error
     if node is None:
@@ -206,6 +210,8 @@ def _syntax(error: Any, text: str, source: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     message = str(error.problem or error.context or error)
+    if "nesting depth" in message:
+        return _fail(source, f"nested deeper than {MAX_DEPTH} levels", line, column)
     lines = text.splitlines()
     if (
         0 < line <= len(lines)
