@@ -171,6 +171,10 @@ class Base:
     note: str | None = None
 
 
+def _covers(build: Build, wanted: Capability) -> bool:
+    return any(c[0] == wanted[0] and c[1] <= wanted[1] for c in build.kernels)
+
+
 def _ranges(texts: Iterable[str]) -> tuple[Bound, ...]:
     out = []
     for text in texts:
@@ -332,6 +336,63 @@ class Tables:
                 return row
         return None
 
+    def with_cuda(self, framework: str, cuda: str) -> tuple[str, ...]:
+        """The releases that have a build for a CUDA, oldest first."""
+        wanted = series(cuda)
+
+        def make() -> tuple[str, ...]:
+            rows = self.releases(framework)
+            return tuple(row.version for row in rows if any(build.takes(wanted) for build in row.builds.values()))
+
+        found: tuple[str, ...] = self._once(("with-cuda", framework, wanted), make)
+        return found
+
+    def first_with_python(self, framework: str, python: str, after: Key) -> str | None:
+        """The first release after a version that has a wheel for an interpreter."""
+
+        def make() -> tuple[tuple[Key, str], ...]:
+            rows = self.releases(framework)
+            return tuple((row.key, row.version) for row in rows if python in row.python and not row.yanked)
+
+        rows: tuple[tuple[Key, str], ...] = self._once(("with-python", framework, python), make)
+        return next((version for found, version in rows if found > after), None)
+
+    def with_kernels(self, framework: str, wanted: Capability) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """(release, its CUDA builds with code for a capability), newest release first."""
+
+        def make() -> tuple[tuple[str, tuple[str, ...]], ...]:
+            out = []
+            for row in reversed(self.releases(framework)):
+                fits = [b.cuda for b in row.builds.values() if _covers(b, wanted)]
+                if fits:
+                    out.append((row.version, tuple(sorted(fits, key=key))))
+            return tuple(out)
+
+        found: tuple[tuple[str, tuple[str, ...]], ...] = self._once(("kernels", framework, wanted), make)
+        return found
+
+    def bounds_of(
+        self, framework: str, version: str, python: str, accelerator: str, cuda: str | None
+    ) -> Mapping[str, tuple[Range, ...]]:
+        """Bounds a release puts on base libraries for one interpreter, declared and undeclared."""
+
+        def make() -> dict[str, tuple[Range, ...]]:
+            from envforge.versions import parse_requirement
+
+            out: dict[str, list[Range]] = {}
+            row = self.release(framework, version)
+            for name, bounds in (row.bounds if row else {}).items():
+                out[name] = [bound.range for bound in bounds if python in bound.python]
+            for need in self.undeclared_needs(framework, version, python, accelerator, cuda):
+                parsed = parse_requirement(need.text)
+                if need.kind != "conda-constraint" and parsed.range != ANY:
+                    out.setdefault(parsed.name, []).append(parsed.range)
+            return {name: tuple(ranges) for name, ranges in out.items() if ranges}
+
+        name = ("bounds", framework, version, python, accelerator, major(cuda) if cuda else None)
+        found: dict[str, tuple[Range, ...]] = self._once(name, make)
+        return found
+
     def default_index_cuda(self, framework: str, version: str, platform: str = "linux/amd64") -> str | None:
         """The CUDA that the default index gives, None for a CPU build or an unknown release."""
         row = self.release(framework, version)
@@ -434,9 +495,7 @@ class Tables:
         public, _ = split_local(version)
         return self._needs(framework, public, accelerator, major(cuda) if cuda else None)
 
-    def _needs(
-        self, framework: str, version: str, accelerator: str, cuda_major: str | None
-    ) -> tuple[Need, ...]:
+    def _needs(self, framework: str, version: str, accelerator: str, cuda_major: str | None) -> tuple[Need, ...]:
         def make() -> tuple[Need, ...]:
             out = []
             for row in self.raw("rules")["undeclared"]:
@@ -451,10 +510,13 @@ class Tables:
         return found
 
     # -- CUDA and drivers ---------------------------------------------------------------------------------
+    def _toolkits(self) -> list[dict[str, Any]]:
+        return [*self.raw("rules").get("more_toolkits", []), *self.raw("cuda")["toolkits"]]
+
     def cuda_series(self) -> tuple[str, ...]:
         """The CUDA series with a toolkit, lowest first."""
         found: tuple[str, ...] = self._once(
-            "series", lambda: tuple(sorted({row["series"] for row in self.raw("cuda")["toolkits"]}, key=key))
+            "series", lambda: tuple(sorted({row["series"] for row in self._toolkits()}, key=key))
         )
         return found
 
@@ -463,7 +525,7 @@ class Tables:
 
         def make() -> dict[str, Floors]:
             out: dict[str, Floors] = {}
-            for row in self.raw("cuda")["toolkits"]:
+            for row in self._toolkits():
                 if row.get("preview"):
                     continue
                 bare = "." not in row["driver"]
@@ -471,9 +533,7 @@ class Tables:
                 if have is None or (have.branch_only and not bare):
                     # CUDA 11.0's first driver is older than the family floor; only the floor counts there.
                     native = max((row["driver"], row["floor"]), key=key)
-                    out[row["series"]] = Floors(
-                        cuda=row["series"], native=native, minor=row["floor"], branch_only=bare
-                    )
+                    out[row["series"]] = Floors(cuda=row["series"], native=native, minor=row["floor"], branch_only=bare)
             return out
 
         floors: dict[str, Floors] = self._once("floors", make)
@@ -484,7 +544,7 @@ class Tables:
 
         def make() -> dict[str, tuple[Capability, Capability]]:
             out: dict[str, tuple[Capability, Capability]] = {}
-            for row in self.raw("cuda")["toolkits"]:
+            for row in self._toolkits():
                 out[row["series"]] = (capability(row["sm_min"]), capability(row["sm_max"]))
             return out
 
@@ -561,7 +621,9 @@ class Tables:
     def _gpu_names(self) -> dict[str, Gpu]:
         def make() -> dict[str, Gpu]:
             out: dict[str, Gpu] = {}
-            spoken = [(text, row) for row in self.gpus() for text in (row.name, *re.split(r"[()]", row.name)) if text.strip()]
+            spoken = [
+                (text, row) for row in self.gpus() for text in (row.name, *re.split(r"[()]", row.name)) if text.strip()
+            ]
             for name, row in spoken:
                 plain = _plain(name)
                 out.setdefault(plain, row)
@@ -666,7 +728,9 @@ class Tables:
         """``ubuntu22.04`` -> ``2.35``."""
         rows = self._once(
             "systems",
-            lambda: {r["system"]: r["glibc"] for r in [*self.raw("bases")["systems"], *self.raw("rules")["more_systems"]]},
+            lambda: {
+                r["system"]: r["glibc"] for r in [*self.raw("bases")["systems"], *self.raw("rules")["more_systems"]]
+            },
         )
         found: str | None = rows.get(system)
         return found
@@ -683,11 +747,35 @@ class Tables:
         system = "bookworm" if key(python) >= key("3.8") else "bullseye"
         return self.base_image(f"python:{python}-slim-{system}")
 
-    def cuda_image(self, cuda: str, kind: str = "runtime", cudnn_major: str | None = None) -> Base | None:
-        """The newest nvidia/cuda image of a series with the wanted cuDNN major, on the newest Ubuntu it has."""
+    def cuda_image(
+        self, cuda: str, kind: str = "runtime", cudnn_major: str | None = None, cudnn_least: str | None = None
+    ) -> Base | None:
+        """The nvidia/cuda image for a CUDA series with the wanted cuDNN major and at least that cuDNN.
+
+        When the series has none, a later series of the same CUDA major serves: its libraries are compatible.
+        """
         from envforge.bases import choose_cuda
 
-        return choose_cuda(self, series(cuda), kind, cudnn_major)
+        wanted = series(cuda)
+
+        def make() -> Base | None:
+            same = [c for c in self.cuda_series() if major(c) == major(wanted) and key(c) >= key(wanted)]
+            for candidate in same:
+                found = choose_cuda(self, candidate, kind, cudnn_major)
+                enough = found and (
+                    cudnn_least is None
+                    or not found.cudnn
+                    or "." not in found.cudnn
+                    or key(found.cudnn) >= key(cudnn_least)
+                )
+                if found and enough:
+                    return found
+            return None
+
+        found: Base | None = self._once(
+            ("cuda-image", wanted, kind, cudnn_major, cudnn_least), lambda: make() or False
+        )
+        return found or None
 
 
 @lru_cache(maxsize=1)

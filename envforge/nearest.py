@@ -124,7 +124,19 @@ def _kind_place(name: str) -> tuple[int, ...]:
 
 
 def _changes(verdict: Verdict, only: str | None = None) -> Iterator[tuple[str, str, Request]]:
-    makers = (_compat, _drivers, _cudas, _cudnns, _bases, _toolchains, _pythons, _platforms, _indexes, _frameworks, _accelerators)
+    makers = (
+        _compat,
+        _drivers,
+        _cudas,
+        _cudnns,
+        _bases,
+        _toolchains,
+        _pythons,
+        _platforms,
+        _indexes,
+        _frameworks,
+        _accelerators,
+    )
     for kind, make in zip(KINDS, makers, strict=True):
         if only is None or kind == only:
             for words, changed in make(verdict.request, verdict.chosen, verdict.tables):
@@ -237,9 +249,18 @@ def _bases(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iter
         yield f"base {base.instead}", replace(request, base=base.instead)
     if base.cuda:
         cuda = _cuda_of(request, chosen)
-        image = tables.cuda_image(cuda, (base.kind or "runtime").split("-")[-1], major(base.cudnn) if base.cudnn else None) if cuda else None
+        image = (
+            tables.cuda_image(cuda, (base.kind or "runtime").split("-")[-1], major(base.cudnn) if base.cudnn else None)
+            if cuda
+            else None
+        )
         if image:
             yield f"base {image.image}", replace(request, base=image.image)
+    for item in chosen:
+        if item.build is not None and item.build.cudnn and item.cuda:
+            fits = tables.cuda_image(item.cuda, "runtime", major(item.build.cudnn), item.build.cudnn)
+            if fits:
+                yield f"base {fits.image}", replace(request, base=fits.image)
     yield "base: auto", replace(request, base="auto")
 
 
@@ -325,4 +346,7 @@ def _accelerators(request: Request, chosen: tuple[Chosen, ...], tables: Tables) 
             changed = replace(item, accelerator="cpu", version=version, extras=(), index=None)
             frameworks = (*request.frameworks[:number], changed, *request.frameworks[number + 1 :])
             alone = len(request.frameworks) == 1
-            yield f"{item.name} as a CPU build", replace(request, frameworks=frameworks, cuda=None if alone else request.cuda)
+            yield (
+                f"{item.name} as a CPU build",
+                replace(request, frameworks=frameworks, cuda=None if alone else request.cuda),
+            )

@@ -145,7 +145,7 @@ def _gpus(found: Mapping[str, Table]) -> list[str]:
 
 def _frameworks(found: Mapping[str, Table]) -> list[str]:
     out: list[str] = []
-    toolkits = {row["series"] for row in found["cuda"]["toolkits"]} | {"9.2"}
+    toolkits = {row["series"] for row in [*found["cuda"]["toolkits"], *found["rules"].get("more_toolkits", [])]}
     for name in FRAMEWORK_TABLES:
         rows = found[name]["releases"]
         out += _duplicates(f"{name}.yaml", [row["version"] for row in rows])

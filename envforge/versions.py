@@ -66,11 +66,13 @@ def split_local(text: str) -> tuple[str, str | None]:
     return public, (local.lower() if plus else None)
 
 
+@lru_cache(maxsize=4096)
 def series(text: str) -> str:
     """Major and minor: ``12.4.1`` -> ``12.4``."""
     return ".".join(text.strip().split(".")[:2])
 
 
+@lru_cache(maxsize=4096)
 def major(text: str) -> str:
     """The part before the first point."""
     return text.strip().split(".")[0]
@@ -93,9 +95,7 @@ class Range:
             return False
         if self.lower is not None and (found < self.lower or (found == self.lower and not self.lower_in)):
             return False
-        return not (
-            self.upper is not None and (found > self.upper or (found == self.upper and not self.upper_in))
-        )
+        return not (self.upper is not None and (found > self.upper or (found == self.upper and not self.upper_in)))
 
     def meet(self, other: Range) -> Range:
         """The versions in both."""

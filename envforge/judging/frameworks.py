@@ -45,7 +45,12 @@ def choose(request: Request, tables: Tables, state: State) -> None:
             _python(item, request, tables, state)
             _platform(item, request, tables, state)
             if item.release.yanked:
-                state.add("limit", "withdrawn-release", f"{item.text} was {item.release.yanked}", "take a neighbouring release")
+                state.add(
+                    "limit",
+                    "withdrawn-release",
+                    f"{item.text} was {item.release.yanked}",
+                    "take a neighbouring release",
+                )
         if item.name == "mxnet":
             _mxnet(item, tables, state)
     if request.cuda and state.chosen and not state.on_gpu and not any(f.severity == "conflict" for f in state.findings):
@@ -66,21 +71,26 @@ def _choose_one(asked: FrameworkRequest, request: Request, tables: Tables, state
     if public is None:
         newest = tables.newest_for(name, request.python, request.cuda if asked.accelerator != "cpu" else None)
         public = (newest or tables.newest(name)).version
-    post = re.search(r"\.post(\d{2,3})$", public)
-    if name == "paddle" and post and label is None:
+    post = re.search(r"\.post(\d{2,3})$", public) if name == "paddle" else None
+    if post and label is None:
         # paddle writes its CUDA as a post release: 2.4.2.post112 is CUDA 11.2.
         label = f"cu{post[1]}"
     if not is_version(public):
         state.add("conflict", "bad-version", f"{asked.name}: {public!r} is not a version", "write it like 2.6.0")
         return None
-    for word in ("rocm", "xpu", "npu", "tpu"):
+    for word in ("rocm", "xpu", "npu", "tpu") if label or asked.index or asked.extras else ():
         if (label or "").startswith(word) or word in (asked.index or "") or word in asked.extras:
             row = next(r for r in tables.raw("rules")["unsupported"] if r["noun"] == word)
-            state.add("conflict", "not-supported", f"{asked.name} {asked.version}: {row['what']} is not supported", row["instead"])
+            state.add(
+                "conflict",
+                "not-supported",
+                f"{asked.name} {asked.version}: {row['what']} is not supported",
+                row["instead"],
+            )
             return None
     accelerator = _accelerator(asked, implied, label, request, state)
     item = Chosen(name=name, version=public, label=label, accelerator=accelerator, index=asked.index or "default")
-    if name == "paddle" and post:
+    if post:
         item.version = public[: post.start()]
         item.label = None
     _find_release(item, tables, state)
@@ -100,13 +110,23 @@ def _unknown_framework(name: str, tables: Tables, state: State) -> None:
     plain = name.strip().lower()
     for row in tables.raw("rules")["known_nouns"]:
         if row["name"] == plain:
-            state.add("conflict", "not-a-framework", f"{name} is {row['what']}", "frameworks: " + ", ".join(tables.known_frameworks()))
+            state.add(
+                "conflict",
+                "not-a-framework",
+                f"{name} is {row['what']}",
+                "frameworks: " + ", ".join(tables.known_frameworks()),
+            )
             return
     for row in tables.raw("rules")["unsupported"]:
         if row["noun"] == plain:
             state.add("conflict", "not-supported", f"{row['what']} is not supported", row["instead"])
             return
-    state.add("conflict", "unknown-framework", f"there is no framework {name!r}", "known: " + ", ".join(tables.known_frameworks()))
+    state.add(
+        "conflict",
+        "unknown-framework",
+        f"there is no framework {name!r}",
+        "known: " + ", ".join(tables.known_frameworks()),
+    )
 
 
 def _accelerator(
@@ -134,7 +154,9 @@ def _accelerator(
 def extras_cuda(extras: tuple[str, ...]) -> str | None:
     """The CUDA major that extras claim: cuda12, cuda12_pip, cuda12-local, cu13."""
     for extra in extras:
-        match = re.fullmatch(r"cu(?:da)?(\d{2})(?:[-_]?(?:pip|local|cudnn\d+))?", extra.strip().lower().replace("_", "-"))
+        match = re.fullmatch(
+            r"cu(?:da)?(\d{2})(?:[-_]?(?:pip|local|cudnn\d+))?", extra.strip().lower().replace("_", "-")
+        )
         if match:
             return match[1]
     return None
@@ -162,7 +184,9 @@ def _find_release(item: Chosen, tables: Tables, state: State) -> None:
             "its smoke tests must pass before it can be trusted; --no-smoke is refused",
         )
         return
-    around = [row.version for row in rows if row.key < wanted][-1:] + [row.version for row in rows if row.key > wanted][:1]
+    around = [row.version for row in rows if row.key < wanted][-1:] + [row.version for row in rows if row.key > wanted][
+        :1
+    ]
     gaps = item.name in ("paddle", "mindspore", "mxnet") and bool(around) and wanted > rows[0].key
     state.add(
         "unverified" if gaps else "conflict",
@@ -181,7 +205,10 @@ def _choose_build(
     if any(not agrees(a, b) for a in values for b in values):
         parts = ", ".join(f"{name} says {value}" for name, value in stated.items())
         state.add(
-            "conflict", "label-disagrees", f"{item.text}: {parts}", "make the label, the index and the CUDA field say the same"
+            "conflict",
+            "label-disagrees",
+            f"{item.text}: {parts}",
+            "make the label, the index and the CUDA field say the same",
         )
         return
     wanted = max(values, key=lambda text: (text.count("."), key(text))) if values else claims.get("packages")
@@ -257,6 +284,9 @@ def _pick(
     release = item.release
     assert release is not None
     build = tables.build(item.name, release.version, wanted) if wanted else None
+    if request.cuda_source == "conda":
+        _conda(item, wanted, build, state)
+        return
     if build is None:
         _no_build(item, wanted, release, tables, state)
         return
@@ -272,7 +302,7 @@ def _pick(
     item.cuda = exact or _floating(build, tables)
     if item.nightly and wanted and build.cuda != series(wanted):
         item.cuda = series(wanted)
-    if asked.index == "default" or (asked.index and "pypi.org" in asked.index):
+    if asked.index == "default":
         arch = request.platform.removeprefix("linux/")
         have = release.default.get(arch)
         if build.index != "default" or (item.name == "torch" and have != build.cuda):
@@ -284,7 +314,24 @@ def _pick(
                 f"take it from {build.vendor_index or build.index}",
             )
     if build.broken and not _cuda_base(request, tables):
-        state.add("conflict", "broken-build", f"{item.name} {release.version}+{build.tag}: {build.broken}", "take another CUDA build, or a base image with CUDA and cuDNN")
+        state.add(
+            "conflict",
+            "broken-build",
+            f"{item.name} {release.version}+{build.tag}: {build.broken}",
+            "take another CUDA build, or a base image with CUDA and cuDNN",
+        )
+
+
+def _conda(item: Chosen, wanted: str | None, build: Build | None, state: State) -> None:
+    """Conda channels build for other CUDA versions than the wheels: the conda solver decides what exists."""
+    item.cuda = series(wanted) if wanted else None
+    if build is not None and wanted and build.cuda == series(wanted):
+        item.build = build
+    state.add(
+        "limit",
+        "conda-build",
+        f"{item.text} comes from a conda channel: which CUDA builds and kernels it has there is decided when it is locked",
+    )
 
 
 def _floating(build: Build, tables: Tables) -> str:
@@ -323,9 +370,7 @@ def _no_build(item: Chosen, wanted: str | None, release: Release, tables: Tables
         if near:
             item.build, item.cuda = near[-1], series(wanted)
             return
-    others = [
-        row.version for row in tables.releases(item.name) if wanted and any(b.takes(series(wanted)) for b in row.builds.values())
-    ]
+    others = tables.with_cuda(item.name, wanted) if wanted else ()
     more = f"; {item.name} {others[-1]} is the last with CUDA {wanted}" if others else ""
     if item.name == "jax" and wanted and major(wanted) == "11":
         more += "; the cuda11 extra and its builds ended with jax 0.4.25"
@@ -344,15 +389,30 @@ def _one_cuda(request: Request, tables: Tables, state: State) -> None:
     majors = sorted({major(item.cuda or "") for item in found})
     if len(majors) > 1:
         parts = ", ".join(f"{item.text} needs CUDA {item.cuda}" for item in found)
-        state.add("conflict", "two-cuda-majors", f"one environment can have one CUDA major: {parts}", "build them for the same CUDA, or make one of them a CPU build")
+        state.add(
+            "conflict",
+            "two-cuda-majors",
+            f"one environment can have one CUDA major: {parts}",
+            "build them for the same CUDA, or make one of them a CPU build",
+        )
     state.cuda = max((item.cuda or "" for item in found), key=key)
     for item in found:
         if item.build and item.build.low:
             state.cuda_low = True
     if not tables.driver_floors(state.cuda) and key(state.cuda) > key(tables.cuda_series()[-1]):
-        state.add("unverified", "cuda-newer-than-tables", f"CUDA {state.cuda} is newer than the tables", "smoke tests must pass")
+        state.add(
+            "unverified",
+            "cuda-newer-than-tables",
+            f"CUDA {state.cuda} is newer than the tables",
+            "smoke tests must pass",
+        )
     elif not tables.driver_floors(state.cuda):
-        state.add("conflict", "no-such-cuda", f"there is no CUDA {state.cuda} toolkit in the tables", "known: " + ", ".join(tables.cuda_series()))
+        state.add(
+            "conflict",
+            "no-such-cuda",
+            f"there is no CUDA {state.cuda} toolkit in the tables",
+            "known: " + ", ".join(tables.cuda_series()),
+        )
 
 
 def _python(item: Chosen, request: Request, tables: Tables, state: State) -> None:
@@ -360,22 +420,29 @@ def _python(item: Chosen, request: Request, tables: Tables, state: State) -> Non
     assert release is not None
     if request.python in release.python:
         if release.python_unsure:
-            state.add("limit", "low-confidence", f"which Pythons {item.text} has wheels for is known with low confidence only")
+            state.add(
+                "limit", "low-confidence", f"which Pythons {item.text} has wheels for is known with low confidence only"
+            )
         return
     known = release.python
     span = f"{known[0]} to {known[-1]}" if len(known) > 1 else known[0]
-    first = next(
-        (r.version for r in tables.releases(item.name) if request.python in r.python and r.key > release.key and not r.yanked),
-        None,
-    )
+    if request.cuda_source == "conda":
+        state.add("limit", "conda-build", f"{item.text} has wheels for Python {span}; its conda builds may differ")
+        return
+    first = tables.first_with_python(item.name, request.python, release.key)
     if item.nightly or (key(request.python) > key(tables.raw("rules")["pythons"][-1]["python"])):
-        state.add("unverified", "python-unverified", f"{item.text}: wheels are known for Python {span}, not for {request.python}")
+        state.add(
+            "unverified",
+            "python-unverified",
+            f"{item.text}: wheels are known for Python {span}, not for {request.python}",
+        )
         return
     state.add(
         "conflict",
         "no-wheel-for-python",
         f"{item.text} has no wheel for Python {request.python}; it has them for {span}",
-        f"use Python {known[-1]}" + (f", or {item.name} {first}, the first with a {request.python} wheel" if first else ""),
+        f"use Python {known[-1]}"
+        + (f", or {item.name} {first}, the first with a {request.python} wheel" if first else ""),
     )
 
 
@@ -392,4 +459,9 @@ def _platform(item: Chosen, request: Request, tables: Tables, state: State) -> N
             f"its {arch} builds: CUDA {', '.join(have)}" if have else f"it has no CUDA wheel for {arch}",
         )
     elif item.accelerator == "cpu" and release.default and arch not in release.default:
-        state.add("conflict", "no-build-for-platform", f"{item.text} has no wheel for {arch}", "use linux/amd64 or another release")
+        state.add(
+            "conflict",
+            "no-build-for-platform",
+            f"{item.text} has no wheel for {arch}",
+            "use linux/amd64 or another release",
+        )

@@ -41,7 +41,7 @@ def _answer(request: Request, tables: Tables, state: State, floors: Floors, mino
     driver = key(request.driver or "")
     if driver >= key(floors.native):
         return "native"
-    if driver >= key(minor) and major(floors.cuda) != "10":
+    if driver >= key(minor) and key(floors.cuda) >= key("11"):
         return "minor-version"
     if request.compat and request.gpus and _all_datacentre(request, tables):
         return "forward-compat"
@@ -76,13 +76,15 @@ def _speak(request: Request, tables: Tables, state: State, floors: Floors, minor
         state.add(
             "conflict",
             "driver-too-old",
-            f"driver {driver} is too old for CUDA {cuda}: any CUDA {major(cuda)}.x needs {minor} or newer"
+            f"driver {driver} is too old for CUDA {cuda}: {'any CUDA ' + major(cuda) + '.x' if key(cuda) >= key('11') else 'it'} needs {minor} or newer"
             + (f" ({cuda} itself came with {floors.native})" if floors.native != minor else ""),
             f"update the driver to {minor} or newer, or use an older CUDA"
             + ("; on these data-centre GPUs cuda.compat: true adds the forward-compatibility package" if able else ""),
         )
     if answer == "native" and floors.branch_only:
-        state.add("limit", "low-confidence", f"the first driver of CUDA {cuda} is known by its branch only ({floors.native})")
+        state.add(
+            "limit", "low-confidence", f"the first driver of CUDA {cuda} is known by its branch only ({floors.native})"
+        )
 
 
 def judge_gpus(request: Request, tables: Tables, state: State) -> None:
@@ -90,7 +92,12 @@ def judge_gpus(request: Request, tables: Tables, state: State) -> None:
     for name in request.gpus:
         vendor = tables.gpu_vendor(name) if tables.gpu(name) is None else None
         if vendor:
-            state.add("conflict", "gpu-not-supported", f"{name}: {vendor} is not supported; NVIDIA GPUs are", "use a CPU build there")
+            state.add(
+                "conflict",
+                "gpu-not-supported",
+                f"{name}: {vendor} is not supported; NVIDIA GPUs are",
+                "use a CPU build there",
+            )
             state.gpus.append({"model": name, "capability": None, "answer": "not-supported"})
             continue
         gpu = tables.gpu(name)
@@ -125,7 +132,12 @@ def _judge_gpu(gpu: Gpu, request: Request, tables: Tables, state: State) -> str:
     if not answers:
         bounds = tables.toolkit_capabilities(state.cuda or "")
         if bounds and not bounds[0] <= gpu.capability <= bounds[1]:
-            state.add("conflict", "toolkit-lacks-gpu", f"CUDA {state.cuda} cannot build for {gpu.name} ({gpu.text})", _cuda_hint(gpu, tables))
+            state.add(
+                "conflict",
+                "toolkit-lacks-gpu",
+                f"CUDA {state.cuda} cannot build for {gpu.name} ({gpu.text})",
+                _cuda_hint(gpu, tables),
+            )
             return "none"
         return "kernels" if bounds else "unknown"
     return min(answers, key=_RANK.index)
@@ -139,11 +151,26 @@ def _cuda_hint(gpu: Gpu, tables: Tables) -> str:
 def _fit_machine(gpu: Gpu, request: Request, tables: Tables, state: State) -> None:
     arch = request.platform.removeprefix("linux/")
     if gpu.platform and gpu.platform != arch:
-        state.add("conflict", "gpu-needs-platform", f"{gpu.name} sits in {gpu.platform} machines, the image is for {arch}", f"platform: linux/{gpu.platform}")
+        state.add(
+            "conflict",
+            "gpu-needs-platform",
+            f"{gpu.name} sits in {gpu.platform} machines, the image is for {arch}",
+            f"platform: linux/{gpu.platform}",
+        )
     if gpu.kind == "jetson" and gpu.capability < (11, 0):
-        state.add("conflict", "jetson", f"{gpu.name} runs NVIDIA's JetPack; the wheels of the public indexes do not run there", "use NVIDIA's L4T images")
+        state.add(
+            "conflict",
+            "jetson",
+            f"{gpu.name} runs NVIDIA's JetPack; the wheels of the public indexes do not run there",
+            "use NVIDIA's L4T images",
+        )
     elif gpu.kind == "jetson":
-        state.add("unverified", "jetson", f"{gpu.name}: public wheels on this board are not known to work", "smoke tests must pass on it")
+        state.add(
+            "unverified",
+            "jetson",
+            f"{gpu.name}: public wheels on this board are not known to work",
+            "smoke tests must pass on it",
+        )
     if request.driver is None or not is_version(request.driver):
         return
     last = tables.last_driver(gpu)
@@ -174,7 +201,13 @@ def _text(found: Capability) -> str:
 def _kernels(gpu: Gpu, item: Chosen, tables: Tables, state: State) -> str:
     build = item.build
     if build is None:
-        return "unknown" if item.nightly else "none"
+        state.add(
+            "unverified",
+            "kernels-unknown",
+            f"whether {item.text} has code for {gpu.name} ({gpu.text}) is not known",
+            "visibility.kernels of the smoke tests decides",
+        )
+        return "unknown"
     name = f"{item.text} (CUDA {build.cuda})"
     if build.kernels:
         return _compiled(gpu, item, name, tables, state)
@@ -182,16 +215,35 @@ def _kernels(gpu: Gpu, item: Chosen, tables: Tables, state: State) -> str:
     lowest = max([c for c in (build.sm_min, bounds[0] if bounds else None) if c is not None], default=(0, 0))
     highest = bounds[1] if bounds else (0, 0)
     if gpu.capability < lowest:
-        state.add("conflict", "no-kernels", f"{name} needs compute capability {lowest[0]}.{lowest[1]}; {gpu.name} has {gpu.text}", _builds_hint(gpu, item, tables))
+        state.add(
+            "conflict",
+            "no-kernels",
+            f"{name} needs compute capability {lowest[0]}.{lowest[1]}; {gpu.name} has {gpu.text}",
+            _builds_hint(gpu, item, tables),
+        )
         return "none"
     if build.jit and gpu.capability <= highest:
         if build.low:
-            state.add("limit", "low-confidence", f"{name}: that it covers {gpu.name} ({gpu.text}) is known with low confidence")
+            state.add(
+                "limit",
+                "low-confidence",
+                f"{name}: that it covers {gpu.name} ({gpu.text}) is known with low confidence",
+            )
         return "kernels"
     if not build.jit and gpu.capability[0] > highest[0]:
-        state.add("conflict", "no-kernels", f"{name}: CUDA {build.cuda} cannot build for {gpu.name} ({gpu.text}), it ends at {highest[0]}.{highest[1]}", _builds_hint(gpu, item, tables))
+        state.add(
+            "conflict",
+            "no-kernels",
+            f"{name}: CUDA {build.cuda} cannot build for {gpu.name} ({gpu.text}), it ends at {highest[0]}.{highest[1]}",
+            _builds_hint(gpu, item, tables),
+        )
         return "none"
-    state.add("unverified", "kernels-unknown", f"whether {name} has code for {gpu.name} ({gpu.text}) is not known", "visibility.kernels of the smoke tests decides")
+    state.add(
+        "unverified",
+        "kernels-unknown",
+        f"whether {name} has code for {gpu.name} ({gpu.text}) is not known",
+        "visibility.kernels of the smoke tests decides",
+    )
     return "unknown"
 
 
@@ -201,7 +253,11 @@ def _compiled(gpu: Gpu, item: Chosen, name: str, tables: Tables, state: State) -
     have = gpu.capability
     if any(c[0] == have[0] and c[1] <= have[1] for c in build.kernels):
         if build.low or gpu.low:
-            state.add("limit", "low-confidence", f"the kernel list of {name} is known with low confidence; by it {gpu.name} ({gpu.text}) is covered")
+            state.add(
+                "limit",
+                "low-confidence",
+                f"the kernel list of {name} is known with low confidence; by it {gpu.name} ({gpu.text}) is covered",
+            )
         return "kernels"
     listed = ", ".join(_text(c) for c in build.kernels)
     older = [c for c in build.ptx if c <= have]
@@ -214,21 +270,33 @@ def _compiled(gpu: Gpu, item: Chosen, name: str, tables: Tables, state: State) -
         )
         return "none"
     if older:
-        state.add("limit", "ptx-only", f"{name} has no code for {gpu.name} ({gpu.text}); it is compiled from PTX at the first start, which is slow", "a build with its kernels avoids that")
+        state.add(
+            "limit",
+            "ptx-only",
+            f"{name} has no code for {gpu.name} ({gpu.text}); it is compiled from PTX at the first start, which is slow",
+            "a build with its kernels avoids that",
+        )
         return "ptx"
-    state.add("conflict", "no-kernels", f"{name} has code for {listed}; none of it runs on {gpu.name} ({gpu.text})", _builds_hint(gpu, item, tables))
+    state.add(
+        "conflict",
+        "no-kernels",
+        f"{name} has code for {listed}; none of it runs on {gpu.name} ({gpu.text})",
+        _builds_hint(gpu, item, tables),
+    )
     return "none"
 
 
 def _builds_hint(gpu: Gpu, item: Chosen, tables: Tables) -> str:
-    have = gpu.capability
-    for row in [item.release, *reversed(tables.releases(item.name))]:
-        if row is None:
-            continue
-        fits = [b.cuda for b in row.builds.values() if any(c[0] == have[0] and c[1] <= have[1] for c in b.kernels)]
-        if fits:
-            return f"{item.name} {row.version} has its kernels in the CUDA {', '.join(sorted(fits, key=key))} build"
-    return ""
+    """The builds with code for this card: of this release, else of the release nearest to it."""
+    rows = tables.with_kernels(item.name, gpu.capability)
+    if not rows:
+        return ""
+    own = item.release.version if item.release else item.version
+    newer = [row for row in rows if key(row[0]) >= key(own)]
+    version, builds = newer[-1] if newer else rows[0]
+    return f"{item.name} {version} has its kernels in the CUDA {' and '.join(builds)} build" + (
+        "s" if len(builds) > 1 else ""
+    )
 
 
 def base_accepts_driver(request: Request, tables: Tables, image: str) -> tuple[bool, str]:

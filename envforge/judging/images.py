@@ -17,9 +17,18 @@ def judge_base(request: Request, tables: Tables, state: State) -> None:
     base = tables.base_image(request.base) if request.base != "auto" else None
     if base is None and needs_base and state.cuda:
         wanted = major(state.cudnn) if state.cudnn else None
-        base = tables.cuda_image(state.cuda, "runtime", wanted) or tables.cuda_image(state.cuda, "devel", wanted)
+        base = tables.cuda_image(state.cuda, "runtime", wanted, state.cudnn) or tables.cuda_image(
+            state.cuda, "devel", wanted, state.cudnn
+        )
         if base is None:
-            state.add("limit", "no-cuda-image", f"no nvidia/cuda image of CUDA {state.cuda} is in the tables", "name a base image")
+            old = key(state.cuda) < key("11.0")
+            state.add(
+                "conflict" if old else "limit",
+                "no-cuda-image",
+                f"the CUDA libraries must come from the base image, and no nvidia/cuda image of CUDA {state.cuda} "
+                + ("exists any more" if old else "is in the tables"),
+                "cuda.from: conda brings the libraries from a conda channel; or name an image of your own",
+            )
         else:
             state.add("info", "cuda-from-base", f"the CUDA libraries come from the base image {base.image}")
     _glibc(request, base, tables, state)
@@ -28,7 +37,9 @@ def judge_base(request: Request, tables: Tables, state: State) -> None:
     if request.base != "auto":
         _exists(base, state)
     if base.python and base.python != request.python:
-        state.add("warning", "base-python", f"{base.image} has Python {base.python}; {request.python} is installed beside it")
+        state.add(
+            "warning", "base-python", f"{base.image} has Python {base.python}; {request.python} is installed beside it"
+        )
     if base.cuda:
         _cuda(request, base, needs_base, tables, state)
     elif needs_base:
@@ -62,12 +73,19 @@ def _exists(base: Base, state: State) -> None:
     elif base.note and base.system != "alpine":
         state.add("warning", "base-support-ended", f"{base.image}: {base.note}", hint if base.instead else "")
     if base.ends and base.ends <= CHECKED:
-        state.add("warning", "base-system-ended", f"{base.image}: support of {base.system} ended {base.ends}", "move to a newer system")
+        state.add(
+            "warning",
+            "base-system-ended",
+            f"{base.image}: support of {base.system} ended {base.ends}",
+            "move to a newer system",
+        )
 
 
 def _glibc(request: Request, base: Base | None, tables: Tables, state: State) -> None:
     if base is not None and base.system == "alpine":
-        state.add("conflict", "musl", f"{base.image} uses musl; framework wheels need glibc", "use a Debian or Ubuntu base")
+        state.add(
+            "conflict", "musl", f"{base.image} uses musl; framework wheels need glibc", "use a Debian or Ubuntu base"
+        )
         return
     have = [text for text in (base.glibc if base else None, request.glibc) if text]
     lowest = min(have, key=key) if have else None
@@ -76,7 +94,11 @@ def _glibc(request: Request, base: Base | None, tables: Tables, state: State) ->
         need = _glibc_needed(item, arch)
         if need and lowest and key(need) > key(lowest):
             where = base.image if base and base.glibc == lowest else "the oldest target"
-            systems = [s for s in ("ubuntu20.04", "ubuntu22.04", "debian12", "ubuntu24.04") if key(tables.system_glibc(s) or "0") >= key(need)]
+            systems = [
+                s
+                for s in ("ubuntu20.04", "ubuntu22.04", "debian12", "ubuntu24.04")
+                if key(tables.system_glibc(s) or "0") >= key(need)
+            ]
             state.add(
                 "conflict",
                 "glibc-too-old",
@@ -84,7 +106,9 @@ def _glibc(request: Request, base: Base | None, tables: Tables, state: State) ->
                 f"use a newer base ({', '.join(systems)}) or an older release",
             )
     if base is not None and base.glibc is None and request.base != "auto" and base.status != "gone":
-        state.add("warning", "base-glibc-unknown", f"the glibc of {base.image} is not known; wheels may not install there")
+        state.add(
+            "warning", "base-glibc-unknown", f"the glibc of {base.image} is not known; wheels may not install there"
+        )
 
 
 def _glibc_needed(item: Chosen, arch: str) -> str | None:
@@ -119,20 +143,42 @@ def _cuda(request: Request, base: Base, needs_base: bool, tables: Tables, state:
         return
     if not needs_base:
         if request.toolchain == "none" and "devel" not in (base.kind or ""):
-            state.add("info", "cuda-twice", f"{base.image} and the wheels both bring CUDA; the wheels' libraries are used")
+            state.add(
+                "info", "cuda-twice", f"{base.image} and the wheels both bring CUDA; the wheels' libraries are used"
+            )
         return
     for item in state.on_gpu:
         build = item.build
         if build and key(base.cuda or "0") < key(build.cuda):
-            state.add("conflict", "base-cuda-too-old", f"{item.text} was built with CUDA {build.cuda}; {base.image} has {base.cuda}", f"use a base of CUDA {build.cuda}")
+            state.add(
+                "conflict",
+                "base-cuda-too-old",
+                f"{item.text} was built with CUDA {build.cuda}; {base.image} has {base.cuda}",
+                f"use a base of CUDA {build.cuda}",
+            )
         if build and build.cudnn and item.name != "torch":
             _base_cudnn(base, item, build.cudnn, state)
 
 
 def _base_cudnn(base: Base, item: Chosen, wanted: str, state: State) -> None:
     if base.cudnn is None:
-        state.add("conflict", "base-without-cudnn", f"{item.text} needs cuDNN {wanted}; {base.image} has none", "use a cudnn flavour of the image")
+        state.add(
+            "conflict",
+            "base-without-cudnn",
+            f"{item.text} needs cuDNN {wanted}; {base.image} has none",
+            "use a cudnn flavour of the image",
+        )
     elif major(base.cudnn) != major(wanted):
-        state.add("conflict", "cudnn-major", f"{item.text} was built with cuDNN {wanted}; {base.image} has {base.cudnn}", f"use an image with cuDNN {major(wanted)}")
+        state.add(
+            "conflict",
+            "cudnn-major",
+            f"{item.text} was built with cuDNN {wanted}; {base.image} has {base.cudnn}",
+            f"use an image with cuDNN {major(wanted)}",
+        )
     elif "." in base.cudnn and key(base.cudnn) < key(wanted):
-        state.add("conflict", "cudnn-too-old", f"{item.text} was built with cuDNN {wanted}; {base.image} has the older {base.cudnn}", "use a newer image")
+        state.add(
+            "conflict",
+            "cudnn-too-old",
+            f"{item.text} was built with cuDNN {wanted}; {base.image} has the older {base.cudnn}",
+            "use a newer image",
+        )
