@@ -9,11 +9,14 @@ Used as a context manager::
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 import http.server
+import io
 import json
 import threading
 import urllib.parse
+import zipfile
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -21,10 +24,21 @@ from typing import Any
 from tests.wheels import Dist, normalise
 
 
+def _tampered(name: str, content: bytes) -> bytes:
+    """Another file that is as readable as the first one: only its hash tells."""
+    if not name.endswith(".whl"):
+        return content + gzip.compress(b"", mtime=0)
+    buffer = io.BytesIO(content)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr(zipfile.ZipInfo("tampered.py", (2020, 1, 1, 0, 0, 0)), b"print('not what was locked')\n")
+    return buffer.getvalue()
+
+
 class Index:
     """Serves distributions. Faults are plain attributes that may be set at any time:
 
-    ``status``: answer every request with this code; ``tampered``: file names served with a changed byte;
+    ``status``: answer every request with this code; ``tampered``: file names served with other content (still a
+    readable archive);
     ``truncated``: file names whose transfer stops half-way; ``stall``: seconds to wait before any answer;
     ``yanked``: file name -> reason; ``uploaded``: file name -> upload time (ISO 8601, in the JSON form);
     ``credentials``: (user, password) demanded by basic authentication; ``unhashed``: serve links without hashes;
@@ -169,7 +183,7 @@ class Index:
             return self._send(request, 404, b"withdrawn\n")
         content = dist.content
         if name in self.tampered:
-            content = content[:-1] + bytes([content[-1] ^ 1])
+            content = _tampered(name, content)
         if name in self.truncated:
             return self._send(request, 200, content[: len(content) // 2], length=len(content))
         self._send(request, 200, content, kind="application/octet-stream")

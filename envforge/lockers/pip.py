@@ -613,6 +613,7 @@ def _sentences(text: str) -> list[str]:
     lines = [line.strip() for line in text[max(start, 0) :].splitlines() if not line.startswith(("DEBUG", "TRACE"))]
     joined = " ".join(re.sub(r"^cause: ", "", line) for line in lines[1:] if line and not line.startswith("hint:"))
     joined = joined.replace(f"{PROJECT} depends on", "the spec asks for")
+    joined = re.sub(r"all versions of (\S+) depend on", r"\1 depends on", joined)
     joined = joined.replace("your requirements are unsatisfiable", "no set of versions fits")
     parts = re.split(r"(?<=\.) (?=Because |And )", joined)
     hints = [line for line in lines if line.startswith("hint:")]
