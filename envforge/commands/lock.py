@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,8 +141,8 @@ def make_lock(
     from envforge.lockers import pip
 
     previous = lockfile.read(resolution.name, project=root)
-    reach = _reach(ca_bundle)
     kept = previous if keep else None
+    reach = _reach(ca_bundle)
     with ThreadPoolExecutor(max_workers=2) as pool:
         tools = pool.submit(pip.lock_tools, resolution, reach=reach, console=console)
         base = pool.submit(_base, resolution, kept, console)
@@ -153,30 +154,48 @@ def make_lock(
             reach=reach,
             console=console,
         )
-        installer = tools.result()
+        installer, chosen = tools.result(), base.result()
     conda, settings = _conda(resolution, as_of, console)
-    kept_apt = previous.apt if previous and set(dict(previous.apt)) == set(resolution.apt) else ()
-    made = lockfile.seal(
+    made = assemble(resolution, packages, base=chosen, installer=installer, conda=conda, as_of=as_of)
+    same_apt = previous is not None and set(dict(previous.apt)) == set(resolution.apt)
+    made = replace(made, conda_settings=settings, apt=previous.apt if previous and same_apt else ())
+    made = lockfile.seal(made, resolution)
+    lockfile.write(resolution.name, made, root=root)
+    return made
+
+
+def assemble(
+    resolution: Resolution,
+    packages: Sequence[LockedPackage],
+    *,
+    base: LockedBase,
+    installer: Sequence[LockedPackage] = (),
+    conda: Sequence[LockedConda] = (),
+    as_of: str | None = None,
+    notes: Sequence[str] = (),
+) -> Lock:
+    """The sealed lock of these parts."""
+    from envforge import lock as lockfile
+    from envforge.lockers import pip
+
+    return lockfile.seal(
         lockfile.Lock(
             name=resolution.name,
             resolution_digest="",
             inputs_digest="",
             python=resolution.python,
             platform=resolution.platform,
-            base=base.result(),
-            pip=packages,
-            conda=conda,
-            apt=kept_apt,
+            base=base,
+            pip=tuple(packages),
+            conda=tuple(conda),
             indexes={label: resolution.indexes[label] for label in _labels(packages)},
             tools={"uv": pip.uv_version()},
-            tool_packages=installer,
-            conda_settings=settings,
+            tool_packages=tuple(installer),
             as_of=as_of,
+            notes=tuple(notes),
         ),
         resolution,
     )
-    lockfile.write(resolution.name, made, root=root)
-    return made
 
 
 def _labels(packages: Sequence[LockedPackage]) -> list[str]:
