@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["docker", "network", "gpu"],
         help="fail instead of skip when this is not available",
     )
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is rendered now")
 
 
 def _docker_answers() -> bool:
