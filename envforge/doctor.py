@@ -105,6 +105,8 @@ def _module(facts: HostFacts) -> Iterator[Finding]:
     """The kernel module, where NVML could not be asked or has no driver."""
     if facts.wsl or facts.driver.module_version is not None or facts.nvml.status == "ok":
         return
+    if facts.nvml.status == "error" and facts.nvml.code != _NOT_LOADED:
+        return  # NVML reached a driver and names the trouble itself
     bound = {gpu.bound for gpu in facts.driver.pci}
     evidence = f"{len(facts.driver.pci)} GPU(s) on the bus, no /proc/driver/nvidia/version"
     if "nouveau" in bound:
