@@ -105,7 +105,7 @@ def build_parser(name: str) -> argparse.ArgumentParser:
     common.add_argument("-q", "--quiet", action="store_true", help="results, warnings and errors only")
     common.add_argument("-v", "--verbose", action="count", default=0, help="more detail; tracebacks for bugs")
     module.arguments(parser)
-    parser.set_defaults(_run=module.run)
+    parser.set_defaults(_run=module.run, _takes_command=getattr(module, "TAKES_COMMAND", False))
     return parser
 
 
@@ -144,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"there is no command {name!r}",
                 hint=f"did you mean `envforge {near[0]}`?" if near else "see: envforge --help",
             )
-        args = build_parser(name).parse_args(words[1:])
+        parser = build_parser(name)
+        if parser.get_default("_takes_command"):
+            args = parser.parse_args(ours[1:], argparse.Namespace(command=tuple(words[len(ours) + 1 :])))
+        else:
+            args = parser.parse_args(words[1:])
         code: int = args._run(args, console)
         return code
     except EnvforgeError as error:
