@@ -157,3 +157,12 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = 
             return child.wait()
         except KeyboardInterrupt:
             continue  # the program has received the signal too and decides
+
+
+def replace(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> None:
+    """Become this program: signals, terminal and exit code are its own. Returns only by an error.
+
+    It is looked up on the PATH of ``env``. Raises ``FileNotFoundError`` when it does not exist.
+    """
+    words = [str(word) for word in argv]
+    os.execvpe(words[0], words, dict(env))
