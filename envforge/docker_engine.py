@@ -45,7 +45,8 @@ from envforge.progress import Step, Steps, open_display, short_name
 from envforge.resolve import Resolution
 
 if TYPE_CHECKING:
-    from envforge.passthrough import Form
+    from envforge.passthrough import Choice, Form, Passthrough, ProbeOutcome
+    from envforge.session import Session
 
 DIGEST_LABEL = "envforge.inputs-digest"
 RUN_LABEL = "envforge.run"
@@ -156,6 +157,7 @@ class DockerEngine:
         self._config = config
         self._info: EngineInfo | None = None
         self._gpu_absent = False
+        self._choices: dict[GpuRequest, Choice] = {}
 
     @classmethod
     def connect(cls, timeout: float = 5.0, config: Config | None = None) -> DockerEngine:
@@ -390,6 +392,102 @@ class DockerEngine:
         from envforge import config
 
         return self._config if self._config is not None else config.load()
+
+    # -- GPUs and interactive runs ------------------------------------------------------------------
+
+    def gpu_probe(self, image: str, wanted: Passthrough) -> ProbeOutcome:
+        """What a tiny container with this GPU request says (see passthrough.ProbeOutcome)."""
+        from docker.types import DeviceRequest
+
+        from envforge.passthrough import ProbeOutcome
+
+        name = f"envforge-probe-{uuid.uuid4().hex[:12]}"
+        gpu: dict[str, Any] = {"devices": list(wanted.devices)} if wanted.devices else {}
+        if wanted.device_requests:
+            gpu["device_requests"] = [DeviceRequest(**dict(row)) for row in wanted.device_requests]
+        try:
+            with _engine_errors("starting the GPU probe"):
+                host = self._api.create_host_config(network_mode="none", **gpu)
+                self._api.create_container(
+                    image, entrypoint=["/gpu-probe"], command=[], labels={RUN_LABEL: name}, host_config=host, name=name
+                )
+                self._api.start(name)
+                self._api.wait(name, timeout=60)
+                lines = self._api.logs(name).decode("utf-8", "replace").split("\n")
+        except GpuUnavailable as error:
+            return ProbeOutcome(error="\n".join(error.context) or error.message)
+        except EngineError as error:
+            if error.reference == "engine-lost":
+                raise
+            return ProbeOutcome(error="\n".join((error.message, *error.context)))
+        finally:
+            self._discard(name)
+        return ProbeOutcome(seen=tuple(line for line in lines if ":" in line))
+
+    def gpu_choice(self, request: GpuRequest) -> Choice:
+        """The form in which this engine really delivers these GPUs, by trial; asked once per request."""
+        from envforge import passthrough
+        from envforge.gpu_image import rootfs
+
+        if request not in self._choices:
+            info = self.info()
+            tar = io.BytesIO(rootfs(info.platform))
+            image = self.import_rootfs(tar, "envforge/gpu-probe", uuid.uuid4().hex[:12], ()).image
+            try:
+                wanted = passthrough.forms(info.flavour, info.version)
+                self._choices[request] = passthrough.choose(request, wanted, lambda one: self.gpu_probe(image, one))
+            finally:
+                with suppress(EngineError):
+                    self.remove(image)
+        return self._choices[request]
+
+    def gpu_passthrough(self, request: GpuRequest) -> Passthrough | None:
+        """How to ask for these GPUs; None without one (``none``, or ``auto`` where there is none).
+
+        Raises GpuUnavailable with the one cause when a promise cannot be kept.
+        """
+        from envforge import host, passthrough
+
+        remote = self.info().remote
+        if request.kind == "none" or (request.kind == "auto" and not remote and not host.gpu_sign()):
+            return None
+        choice = self.gpu_choice(request)
+        if choice.passthrough is None and request.promised:
+            facts = None if remote else host.probe()
+            cdi = bool(choice.tried) and choice.tried[0][0] != "nvidia" and "CDI" in choice.error
+            reference = passthrough.name_cause(choice.error, facts, cdi=cdi)
+            raise passthrough.unavailable(reference, choice.error, asked=passthrough.gpus_text(request))
+        return choice.passthrough
+
+    def workdir(self, image: str) -> str:
+        """The image's working folder, ``/work`` when it names none."""
+        with _engine_errors(f"looking at {image}"):
+            found = str((self._api.inspect_image(image).get("Config") or {}).get("WorkingDir") or "")
+        return found if found not in ("", "/") else "/work"
+
+    def attach_run(self, image: str, session: Session, out: IO[bytes]) -> int:
+        """Run on this terminal; stdin, signals and size are passed through. The command's exit code."""
+        import sys
+
+        from docker.types import DeviceRequest
+
+        from envforge import session as sessions
+
+        container = ""
+        try:
+            with _engine_errors(f"running {session.argv[0]} in {image}"):
+                container = sessions.create(self._api, image, session, DeviceRequest, RUN_LABEL)
+                return sessions.follow(
+                    self._api,
+                    container,
+                    tty=session.tty,
+                    out=out,
+                    err=sys.stderr.buffer,
+                    stdin=sys.stdin.fileno() if sys.stdin and not sys.stdin.closed else None,
+                )
+        finally:
+            if container:
+                self._discard(container)
 
     # -- running ----------------------------------------------------------------------------------
 
