@@ -11,8 +11,6 @@ from envforge.lock import TEMPLATE_VERSION, Lock
 from envforge.resolve import Resolution
 
 PREFIX = "/opt/env"
-# Slow and stable first, quick and changing last; labels carry the identity and so come after everything.
-LAYERS = ("base", "apt", "toolchain", "env", "pip", "variables", "user", "files", "labels")
 
 Form = Literal["buildkit", "plain"]
 
@@ -30,7 +28,6 @@ class BuildPlan:
     prefix: str = PREFIX  # the virtual environment inside the image
     base: str = ""  # what FROM names: the resolution's image with its digest, or a substitute
     substituted: bool = False  # the base is not the one the spec asks for
-    layers: tuple[str, ...] = LAYERS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +61,8 @@ def make_plan(
     digest = (lock.base.digest if lock is not None else None) or resolution.base.digest
     own = resolution.base.image + (f"@{digest}" if digest else "")
     chosen = base or own
-    substituted = base is not None and not chosen.partition("@")[0].endswith(resolution.base.image)
+    image = f"/{chosen.partition('@')[0]}"
+    substituted = base is not None and not image.endswith(f"/{resolution.base.image}")
     identity = lock.inputs_digest if lock is not None else ""
     tag = identity.removeprefix("sha256:")[:12] if lock is not None else "unlocked"
     return BuildPlan(

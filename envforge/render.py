@@ -25,11 +25,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from envforge import resources
 from envforge.errors import LockError
-from envforge.lock import Lock, requirement_files, requirement_lines
+from envforge.lock import Lock, LockedConda, requirement_files, requirement_lines
 from envforge.plan import BuildPlan, Rendered
 from envforge.resolve import DEFAULT_INDEX, Resolution
 from envforge.spec import FileSpec, HookSpec
@@ -38,6 +39,7 @@ HOST = "/run/envforge/host"
 LOCKS = "/run/envforge/locks"
 CACHE = "/run/envforge/cache"
 INSTALLER = "/run/envforge/installer"
+CONDA_INSTALLER = "/run/envforge/rattler"
 PYTHON_DIR = "/opt/python"
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
@@ -110,12 +112,6 @@ def exec_form(words: Iterable[str]) -> str:
 
 def render(plan: BuildPlan) -> Rendered:
     """The Dockerfile and the context of a plan. LockError when the environment needs something not rendered yet."""
-    if plan.lock is not None and plan.lock.conda:
-        raise LockError(
-            "conda-not-rendered",
-            f"{plan.resolution.name!r} locks conda packages, and no Dockerfile part installs them yet",
-            hint="use packages.pip and cuda.from: wheels",
-        )
     text = _environment().get_template("Dockerfile.j2").render(_view(plan))
     return Rendered(dockerfile=_tidy(text), files=_files(plan))
 
@@ -186,11 +182,62 @@ def _files(plan: BuildPlan) -> dict[str, bytes]:
     files["build/uv.txt"] = _tools(plan.lock)
     for label, content in _requirements(plan).items():
         files[f"locks/pip.{label}.txt"] = content
+    if _conda_packages(plan):
+        files |= _conda_files(plan)
     files[".dockerignore"] = b"# everything in this folder belongs to the build\n"
     return files
 
 
 # --- the view the template sees: only finished text ---------------------------------------------------------
+
+
+def _conda_packages(plan: BuildPlan) -> list[LockedConda]:
+    """The conda packages of this platform, in the order of the lock."""
+    from envforge.lockers.conda import SUBDIRS
+
+    wanted = (SUBDIRS.get(plan.resolution.platform, ""), "noarch")
+    return [one for one in plan.lock.conda if one.subdir in wanted] if plan.lock is not None else []
+
+
+def _conda_files(plan: BuildPlan) -> dict[str, bytes]:
+    """The explicit lock, the program that installs it and the pin of what that program uses."""
+    from envforge.lockers.conda import INSTALLER_VERSION, package_url
+
+    assert plan.lock is not None  # _conda_packages found some
+    lines = [f"{package_url(one)}#sha256:{one.sha256}" for one in _conda_packages(plan)]
+    program = Path(__file__).parent / "lockers" / "conda_install.py"
+    version = plan.lock.tools.get("py-rattler", INSTALLER_VERSION)
+    return {
+        "locks/conda.txt": ("\n".join(["@EXPLICIT", *lines]) + "\n").encode(),
+        "build/conda_install.py": program.read_bytes(),
+        "build/rattler.txt": f"py-rattler=={version}\n".encode(),
+    }
+
+
+def _conda(plan: BuildPlan) -> dict[str, str] | None:
+    """What conda.j2 needs; None without conda packages."""
+    from envforge.lockers.conda import SUBDIRS, environment
+
+    packages = _conda_packages(plan)
+    if not packages:
+        return None
+    variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(environment(plan.resolution).items())]
+    words = ["python3", f"{HOST}/conda_install.py", f"{LOCKS}/conda.txt", plan.prefix, "--cache", f"{CACHE}/conda"]
+    words += ["--platform", SUBDIRS[plan.resolution.platform]]
+    if "conda" in plan.resolution.mirrors:
+        words += ["--host", plan.resolution.mirrors["conda"]]
+    command = " ".join([*variables, f"PYTHONPATH={CONDA_INSTALLER}", *(shlex.quote(word) for word in words)])
+    mounts = (
+        f"--mount=type=bind,source=locks,target={LOCKS} \\\n    "
+        f"--mount=type=cache,target={CACHE},sharing=shared \\\n    "
+    )
+    return {
+        "note": f"{len(packages)} packages of the explicit lock, each checked against its sha256",
+        "installer": CONDA_INSTALLER,
+        "flags": "",
+        "mounts": "" if plan.form == "plain" else mounts,
+        "command": f'{command} --folder "$(ls -d "$here/offline" 2>/dev/null || true)"',
+    }
 
 
 def _view(plan: BuildPlan) -> dict[str, Any]:
@@ -220,6 +267,7 @@ def _view(plan: BuildPlan) -> dict[str, Any]:
         "python_apt": _python_apt(found),
         "python_dir": PYTHON_DIR if found.base.python_from == "uv" else "",
         "install": _install(plan),
+        "conda": _conda(plan),
         "apt_fix": _apt_fix(plan.base),
         "apt": _apt(found),
         "variables": _pairs(_variables(plan)),
@@ -228,6 +276,7 @@ def _view(plan: BuildPlan) -> dict[str, Any]:
         "user_note": comment(_user_note(found)),
         "user_command": _user_command(found),
         "owner": owner,
+        "root": found.user.uid == 0,
         "files": [_file(plan, number, item) for number, item in enumerate(found.files)],
         "workdir": found.workdir,
         "labels": _pairs(plan.labels),
@@ -301,22 +350,21 @@ def _toolchain(found: Resolution) -> dict[str, Any] | None:
         return None
     series = ".".join(cuda.version.split(".")[:2])
     home = f"/usr/local/cuda-{series}"
+    target = "sbsa-linux" if found.platform == "linux/arm64" else "x86_64-linux"
+    links = [] if cuda.source == "base" else [f"ln -sfn {home} /usr/local/cuda"]
     if cuda.toolchain == "full":
-        copies = [f"COPY --from=toolchain {home}/ {home}/"]
+        copied = [f"{home}/ {home}/"]
         note = f"the whole CUDA {series} toolkit is copied from here; the final image stays on its own base"
     else:
-        parts = ("bin", "nvvm", "targets")
-        copies = [f"COPY --from=toolchain {home}/{part}/ {home}/{part}/" for part in parts[:2]]
-        copies.append(
-            f"COPY --from=toolchain {home}/targets/x86_64-linux/include/ {home}/targets/x86_64-linux/include/"
-        )
-        note = f"nvcc, ptxas and headers of CUDA {series} are copied from here, not the libraries"
-    link = [f"RUN ln -s {home} /usr/local/cuda"]
-    if cuda.toolchain == "nvcc":
-        link = [f"RUN ln -s targets/x86_64-linux/include {home}/include && ln -s {home} /usr/local/cuda"]
-    if cuda.source == "base":
-        link = []
-    return {"image": cuda.toolkit_image, "note": comment(note), "copies": copies + link}
+        libraries = f"{home}/targets/{target}/lib"
+        copied = [f"{home}/{part}/ {home}/{part}/" for part in ("bin", "nvvm", f"targets/{target}/include")]
+        copied.append(f"{libraries}/libcuda* {libraries}/")
+        links.insert(0, f"ln -sfn targets/{target}/include {home}/include")
+        note = f"nvcc, ptxas, headers and the runtime of CUDA {series} are copied from here, not the whole toolkit"
+    copies = [f"COPY --from=toolchain {words}" for words in copied]
+    if links:
+        copies.append("RUN " + " && ".join(links))
+    return {"image": cuda.toolkit_image, "note": comment(note), "copies": copies}
 
 
 def _compat(found: Resolution) -> dict[str, str] | None:
@@ -384,6 +432,8 @@ def _install(plan: BuildPlan) -> str:
     uv = f"{INSTALLER}/bin/uv"
     downloads = "--managed-python" if found.base.python_from == "uv" else "--no-python-downloads"
     steps = [f"{uv} venv --quiet --no-project {downloads} --python {shlex.quote(found.python)} {plan.prefix}"]
+    if _conda_packages(plan):
+        steps = [f"{plan.prefix}/bin/python -V"]  # the conda prefix is the environment
     urls = plan.lock.indexes if plan.lock is not None else found.indexes
     flags = "--no-deps --require-hashes" if plan.lock is not None else ""
     for label in _requirements(plan):
@@ -398,9 +448,7 @@ def _index_flag(label: str, urls: Mapping[str, str], flat: Sequence[str]) -> lis
     if label == DEFAULT_INDEX:
         return []
     if label not in urls:
-        raise LockError(
-            "index-unknown", f"the lock names the index {label!r} but not its URL", hint="lock again"
-        )
+        raise LockError("index-unknown", f"the lock names the index {label!r} but not its URL", hint="lock again")
     url = f'"$(index_url {shlex.quote(label)} {shlex.quote(urls[label])})"'
     return ["--no-index", "--find-links", url] if label in flat else ["--default-index", url]
 
@@ -408,10 +456,11 @@ def _index_flag(label: str, urls: Mapping[str, str], flat: Sequence[str]) -> lis
 def _hook(hook: HookSpec, owner: str) -> str:
     """A named extra step in exec form, as root or as the image's user."""
     lines = [f"# hook: {comment(hook.name)}"]
-    if hook.user == "user":
+    switch = hook.user == "user" and not owner.startswith("0:")
+    if switch:
         lines.append(f"USER {owner}")
     lines.append(f"RUN {exec_form(hook.command)}")
-    if hook.user == "user":
+    if switch:
         lines.append("USER 0:0")
     return "\n".join(lines)
 
@@ -448,9 +497,7 @@ def _user_command(found: Resolution) -> str:
 def _file(plan: BuildPlan, number: int, item: FileSpec) -> dict[str, str]:
     """COPY words of own code, and the command that installs it where asked."""
     name = item.source.rstrip("/").rsplit("/", 1)[-1]
-    source = (
-        f"files/{number}/" if item.target.endswith("/") or name in ("", ".") else f"files/{number}/{name}"
-    )
+    source = f"files/{number}/" if item.target.endswith("/") or name in ("", ".") else f"files/{number}/{name}"
     install = ""
     if item.install != "none":
         words = [

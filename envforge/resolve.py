@@ -131,6 +131,8 @@ _SYSTEM_PYTHON = {
     "ubuntu:22.04": "3.10",
     "ubuntu:24.04": "3.12",
 }
+# Frameworks whose wheels leave CUDA and cuDNN to the system unless an extra brings them (torch bundles both).
+_BRINGS_NO_CUDNN = ("tensorflow", "mxnet", "paddle")
 _OLDEST_GLIBC = "2.28"  # assumed for a base nothing is known of: manylinux_2_28 wheels still install
 
 
@@ -457,9 +459,16 @@ def _cuda(
         toolchain=cuda.toolchain,
         compat=cuda.compat,
         cudnn=cudnn,
-        toolkit_image=toolkit.image if toolkit else None,
-        compat_image=compat.image if compat else None,
+        toolkit_image=_pinned(toolkit),
+        compat_image=_pinned(compat),
     )
+
+
+def _pinned(row: Base | None) -> str | None:
+    """The image reference, by digest where that of the image index is known."""
+    if row is None:
+        return None
+    return f"{row.image}@{row.digest}" if row.digest and "@" not in row.image else row.image
 
 
 def _base(spec: EnvSpec, tables: Tables, reasons: list[Reason]) -> BaseChoice:
@@ -514,7 +523,7 @@ def _cuda_base(spec: EnvSpec, tables: Tables) -> tuple[Base, str]:
     for name, framework in spec.frameworks.items():
         if framework.version and accelerator(spec, framework) == "cuda":
             build = tables.build(name, split_local(framework.version)[0], version)
-            if build is not None and not build.wheels:
+            if name in _BRINGS_NO_CUDNN and build is not None and not build.wheels:
                 brings = False
                 wanted = wanted or build.cudnn
     cudnn_major = wanted.split(".")[0] if wanted and not brings else None
