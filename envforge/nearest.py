@@ -190,7 +190,11 @@ def _cudas(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iter
         return
     ordered = sorted(options - {have or ""}, key=lambda text: _distance(text, have))
     for cuda in ordered:
-        yield f"CUDA {cuda}", with_cuda(request, cuda, tables)
+        changed = with_cuda(request, cuda, tables)
+        yield f"CUDA {cuda}", changed
+        if key(cuda) < key("11.0") and request.cuda_source != "conda":
+            # No image with such a CUDA exists any more, but conda channels still have its libraries.
+            yield f"CUDA {cuda} with cuda.from: conda", replace(changed, cuda_source="conda", base="auto")
 
 
 def _distance(text: str, have: str | None) -> tuple[int, int, int]:

@@ -179,7 +179,8 @@ def show(found: Verdict, console: Console) -> None:
     )
     _hardware(found, console)
     for item in found.findings:
-        if item.severity == "info" and console.verbosity < 1 and found.verdict == "conflict":
+        quiet = item.reference == "no-nvcc" or found.verdict == "conflict"
+        if item.severity == "info" and console.verbosity < 1 and quiet:
             continue
         tone = {"conflict": "red", "unverified": "yellow", "limit": "yellow"}.get(item.severity, "dim")
         console.result(f"  {console.style(_MARK[item.severity], tone)} {item.message}")

@@ -33,7 +33,7 @@ def index_cuda(index: str | None) -> str | None:
 
 def choose(request: Request, tables: Tables, state: State) -> None:
     """Fill ``state.chosen`` and say what does not fit."""
-    for asked in request.frameworks:
+    for asked in (*request.frameworks, *_in_packages(request, tables, state)):
         item = _choose_one(asked, request, tables, state)
         if item is not None:
             state.chosen.append(item)
@@ -60,6 +60,19 @@ def choose(request: Request, tables: Tables, state: State) -> None:
             f"CUDA {request.cuda} is stated but every framework is a CPU build",
             "remove cuda, or set accelerator: cuda for a framework",
         )
+
+
+def _in_packages(request: Request, tables: Tables, state: State) -> list[FrameworkRequest]:
+    """Frameworks pinned in the package list count as frameworks."""
+    named = {tables.framework_name(item.name)[0] for item in request.frameworks}
+    out = []
+    for found in state.requirements:
+        name, _ = tables.framework_name(found.name)
+        if found.pinned is None or name is None or name in named:
+            continue
+        version = f"{found.pinned}+{found.local}" if found.local else found.pinned
+        out.append(FrameworkRequest(name=found.name, version=version, extras=found.extras))
+    return out
 
 
 def _choose_one(asked: FrameworkRequest, request: Request, tables: Tables, state: State) -> Chosen | None:
@@ -182,6 +195,14 @@ def _find_release(item: Chosen, tables: Tables, state: State) -> None:
             f"{item.text} is {'a pre-release' if is_prerelease(item.version) else 'newer than ' + rows[-1].version}, "
             "so nothing is known of it",
             "its smoke tests must pass before it can be trusted; --no-smoke is refused",
+        )
+        return
+    if wanted < rows[0].key:
+        state.add(
+            "unverified",
+            "older-than-tables",
+            f"{item.text} is older than {rows[0].version}, the oldest in the tables: nothing is known of it",
+            "its smoke tests must pass before it can be trusted",
         )
         return
     around = [row.version for row in rows if row.key < wanted][-1:] + [row.version for row in rows if row.key > wanted][
@@ -396,6 +417,10 @@ def _one_cuda(request: Request, tables: Tables, state: State) -> None:
             "build them for the same CUDA, or make one of them a CPU build",
         )
     state.cuda = max((item.cuda or "" for item in found), key=key)
+    if request.cuda_source == "conda":
+        # What the conda packages hold is the truth, whatever the spec declares.
+        held = [c for c in state.claims.values() if "." in c and major(c) == major(state.cuda)]
+        state.cuda = max([state.cuda, *held], key=key)
     for item in found:
         if item.build and item.build.low:
             state.cuda_low = True

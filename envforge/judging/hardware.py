@@ -19,7 +19,8 @@ def judge_driver(request: Request, tables: Tables, state: State) -> None:
     native = floors.native if floors else None
     minor = max([floors.minor, *strict], key=key) if floors else None
     state.driver = {"given": request.driver, "floor": native, "minor_version_floor": minor, "answer": "unknown"}
-    if any(item.build and item.build.jit for item in state.on_gpu) and native and minor and key(native) > key(minor):
+    compiles = any((item.build and item.build.jit) or item.name in ("jax", "tensorflow") for item in state.on_gpu)
+    if compiles and request.driver is None and native and minor and key(native) > key(minor):
         state.add(
             "info",
             "driver-recommended",

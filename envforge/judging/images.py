@@ -130,6 +130,14 @@ def _cuda(request: Request, base: Base, needs_base: bool, tables: Tables, state:
             + " refused at start",
             "update the driver; or keep an image digest with the earlier requirement; or use an older CUDA line or a base without CUDA",
         )
+    conda = [text for text in request.conda if text in state.claims]
+    if conda:
+        state.add(
+            "limit",
+            "two-cuda-providers",
+            f"{base.image} brings CUDA {base.cuda} and the conda list brings another: {', '.join(conda)}",
+            "keep one of them",
+        )
     if state.cuda is None or not state.on_gpu:
         return
     if major(base.cuda or "") != major(state.cuda):

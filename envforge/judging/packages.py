@@ -67,12 +67,24 @@ def judge_packages(request: Request, tables: Tables, state: State) -> None:
         _companion(found, tables, state)
         _source_only(found, request, tables, state)
     _cuda_claims(request, state)
+    _notes(request, tables, state)
     _runtimes(named, request, tables, state)
     _exporters(named, tables, state)
     _keras(named, tables, state)
     _cudnn(request, tables, state)
     _shared_pins(request, state)
     _shared_bounds(request, tables, state)
+
+
+def _notes(request: Request, tables: Tables, state: State) -> None:
+    if state.on_gpu and request.toolchain == "none" and "devel" not in request.base:
+        state.add("info", "no-nvcc", "the image has no nvcc: nothing can be compiled for the GPU in it")
+    if not request.conda and request.cuda_source != "conda":
+        return
+    for item in state.chosen:
+        for need in tables.undeclared_needs(item.name, item.version, request.python, item.accelerator, item.cuda):
+            if need.kind == "conda-constraint":
+                state.add("info", "conda-bound", f"{need.text} is added: {need.why}")
 
 
 def _withdrawn(found: Requirement, tables: Tables, state: State) -> None:
@@ -83,7 +95,7 @@ def _withdrawn(found: Requirement, tables: Tables, state: State) -> None:
         if row["name"] == found.name and key(row["version"]) == key(found.pinned):
             reason = row.get("reason") or row.get("yanked")
             state.add(
-                "limit",
+                "conflict" if row.get("useless") else "limit",
                 "yanked",
                 f"{found.name} {found.pinned} was withdrawn from the index: {reason}",
                 f"take {row['instead']}" if "instead" in row else "take a neighbouring release",
