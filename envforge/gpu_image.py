@@ -1,9 +1,10 @@
-"""The root file system of the tiny container that proves GPU passthrough: one program, empty folders around it."""
+"""Is there a GPU at all, and the root file system of the tiny container that proves its passthrough."""
 
 from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 
 from envforge import resources
 from envforge.errors import EngineError
@@ -33,3 +34,16 @@ def rootfs(platform: str) -> bytes:
         member.size, member.mode = len(program), 0o755
         archive.addfile(member, io.BytesIO(program))
     return buffer.getvalue()
+
+
+def gpu_sign(root: Path = Path("/")) -> bool:
+    """Whether this machine shows any sign of an NVIDIA GPU, at the cost of two directory listings."""
+    if any((root / "dev").glob("nvidia*")) or (root / "dev/dxg").exists():
+        return True
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        try:
+            if (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03"):
+                return True
+        except OSError:
+            continue
+    return False

@@ -134,11 +134,6 @@ def _loader_knows(root: Path, folder: str, env: Mapping[str, str]) -> bool:
     return any(folder in _read(path).split() for path in configured)
 
 
-def gpu_sign(root: Path = Path("/")) -> bool:
-    """Whether this machine shows any sign of an NVIDIA GPU, at the cost of two directory listings."""
-    return bool(_nodes(root)) or any(_pci(root))
-
-
 # -- driver ----------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from envforge.engine import GpuRequest
 from envforge.errors import GpuUnavailable, UsageError
-from envforge.hostfacts import HostFacts
+
+if TYPE_CHECKING:
+    from envforge.hostfacts import HostFacts
 
 # How a GPU gets into a container: the engine's "nvidia" device driver (legacy hook), a CDI device request
 # (Docker 25+), or a CDI name among the plain devices (Podman).

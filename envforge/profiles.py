@@ -64,7 +64,8 @@ def environment(names: Iterable[str]) -> dict[str, str]:
     Raises UsageError for an unknown name (``unknown-profile``) or when two profiles give one variable
     different values (``profiles-disagree``).
     """
-    known = profiles()
+    names = tuple(names)
+    known = profiles() if names else {}
     found: dict[str, str] = {}
     origin: dict[str, str] = {}
     for name in names:

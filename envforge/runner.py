@@ -150,8 +150,8 @@ def plan(
     ports = options.ports
     if options.jupyter and not ports:
         ports = (("127.0.0.1", JUPYTER_PORT, JUPYTER_PORT),)
-    # A rootless engine may not raise limits above its own.
-    ulimits = () if rootless or podman else (("memlock", -1, -1), ("stack", 64 << 20, 64 << 20))
+    # Pinned memory and NCCL lock pages. A rootless engine may not raise limits above its own.
+    ulimits = (("memlock", -1, -1), ("stack", 64 << 20, 64 << 20)) if choice and not (rootless or podman) else ()
     return Session(
         argv=command(options, token),
         env=variables(options, caller, CACHE),
@@ -183,12 +183,14 @@ class Found:
 
 def locked_tag(name: str) -> str | None:
     """The tag that the present lock gives (first 12 of its digest), None without a lock. Reads one line only."""
-    from envforge import lock
-    from envforge.errors import LockError
+    from envforge import resources
 
+    # Not through envforge.lock: a run must start at once, and one line of the file is all it needs.
+    places = [Path("lockfiles") / name / "envforge.lock.yaml"]
     try:
-        text = (lock.find(name) / lock.LOCK_FILE).read_text(encoding="utf-8")
-    except (LockError, OSError, UsageError):
+        places.append(resources.shipped("lockfiles") / name / "envforge.lock.yaml")
+        text = next(place for place in places if place.is_file()).read_text(encoding="utf-8")
+    except (OSError, StopIteration):
         return None
     found = re.search(r"^inputs_digest:\s*[\"']?(?:sha256:)?([0-9a-f]{12})", text, re.MULTILINE)
     return found[1] if found else None
@@ -212,10 +214,10 @@ def find(engine: Any, name: str) -> Found:
 
     EngineError ``not-built`` when there is none.
     """
-    from envforge.plan import repository
-
     bare = Path(name).stem if name.endswith((".yaml", ".yml")) else name
-    reference = repository(bare) if re.fullmatch(r"[a-z0-9][a-z0-9._-]*(@[a-z0-9._-]+)?", bare) else ""
+    # The same words as plan.repository, which would cost an import of the resolver.
+    plain = re.fullmatch(r"[a-z0-9][a-z0-9._-]*(@[a-z0-9._-]+)?", bare)
+    reference = f"envforge/{bare.replace('@', '-')}" if plain else ""
     tag = locked_tag(bare) if reference else None
     if reference and tag:
         try:
@@ -233,6 +235,34 @@ def find(engine: Any, name: str) -> Found:
             hint=f"build it first: envforge build {name}" + (" --engine local" if engine.name == "local" else ""),
         )
     return found
+
+
+def connect(choice: str, name: str, console: Any) -> Any:
+    """The engine that has the environment: with ``auto`` Docker when it answers and has it, else the local one."""
+    if choice == "local":
+        from envforge.local_engine import LocalEngine
+
+        return LocalEngine()
+    from envforge.docker_engine import DockerEngine
+
+    try:
+        engine = DockerEngine.connect()
+        if choice == "docker":
+            return engine
+        find(engine, name)
+        return engine
+    except EngineError as error:
+        if choice == "docker":
+            raise
+        from envforge.local_engine import LocalEngine
+
+        local = LocalEngine()
+        try:
+            find(local, name)
+        except EngineError:
+            raise error from None
+        console.note(f"engine: local ({error.message})")
+        return local
 
 
 # -- starting --------------------------------------------------------------------------------------

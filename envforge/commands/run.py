@@ -46,7 +46,7 @@ def shared(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    from envforge import pipeline, runner
+    from envforge import runner
 
     if args.profiles:
         return _show_profiles(console)
@@ -55,8 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if not args.command and not args.jupyter:
         raise UsageError("usage", "run needs a command after --", hint=f"example: {EXAMPLE}")
     options = read(args, args.command)
-    quiet = Console(json_mode=console.json_mode, verbosity=console.verbosity - 1)
-    engine = pipeline.choose_engine(args.engine, quiet)
+    engine = runner.connect(args.engine, args.name, console)
     return runner.start(engine, args.name, options, console)
 
 

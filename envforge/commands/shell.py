@@ -22,10 +22,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     import os
 
-    from envforge import pipeline, runner
+    from envforge import runner
     from envforge.commands.run import read
 
-    quiet = Console(json_mode=console.json_mode, verbosity=console.verbosity - 1)
-    engine = pipeline.choose_engine(args.engine, quiet)
+    engine = runner.connect(args.engine, args.name, console)
     own = os.environ.get("SHELL", "/bin/sh") if engine.name == "local" else "bash"
     return runner.start(engine, args.name, read(args, (args.shell or own,)), console)
