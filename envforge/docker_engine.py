@@ -18,6 +18,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -38,14 +39,14 @@ from envforge.engine import (
 )
 from envforge.errors import BuildError, EngineError, EnvforgeError, GpuUnavailable
 from envforge.json_stream import objects
-from envforge.lock import Lock
-from envforge.plan import Rendered
 from envforge.process import mask
 from envforge.progress import Step, Steps, open_display, short_name
-from envforge.resolve import Resolution
 
 if TYPE_CHECKING:
+    from envforge.lock import Lock
     from envforge.passthrough import Choice, Form, Passthrough, ProbeOutcome
+    from envforge.plan import Rendered
+    from envforge.resolve import Resolution
     from envforge.session import Session
 
 DIGEST_LABEL = "envforge.inputs-digest"
@@ -128,6 +129,8 @@ def gpu_forms(info: EngineInfo) -> tuple[Form, ...]:
     """Ways to ask this engine for a GPU, in the order they are tried."""
     from envforge.passthrough import forms
 
+    if info.flavour.startswith("podman"):
+        return ("cdi-device",)  # its Docker-compatible socket drops a device request without a word
     return forms(info.flavour, info.version)
 
 
@@ -446,11 +449,13 @@ class DockerEngine:
 
         Raises GpuUnavailable with the one cause when a promise cannot be kept.
         """
-        from envforge import host, passthrough
+        from envforge.gpu_image import gpu_sign
 
         remote = self.info().remote
-        if request.kind == "none" or (request.kind == "auto" and not remote and not host.gpu_sign()):
+        if request.kind == "none" or (request.kind == "auto" and not remote and not gpu_sign()):
             return None
+        from envforge import host, passthrough
+
         choice = self.gpu_choice(request)
         if choice.passthrough is None and request.promised:
             facts = None if remote else host.probe()
@@ -485,6 +490,11 @@ class DockerEngine:
                     err=sys.stderr.buffer,
                     stdin=sys.stdin.fileno() if sys.stdin and not sys.stdin.closed else None,
                 )
+        except EngineError as error:
+            # An engine inside a container may not raise limits; they are a help, not a need.
+            if session.ulimits and "rlimit" in "\n".join(error.context):
+                return self.attach_run(image, replace(session, ulimits=()), out)
+            raise
         finally:
             if container:
                 self._discard(container)

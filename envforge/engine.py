@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from envforge.lock import Lock
-from envforge.plan import Rendered
-from envforge.resolve import Resolution
+# Only named here: a run must not wait for modules that it does not use.
+if TYPE_CHECKING:
+    from envforge.lock import Lock
+    from envforge.plan import Rendered
+    from envforge.resolve import Resolution
 
 EngineName = Literal["docker", "local"]
 
