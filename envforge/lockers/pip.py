@@ -28,6 +28,7 @@ from envforge.resolve import DEFAULT_INDEX
 if TYPE_CHECKING:
     from envforge.console import Console
     from envforge.process import Outcome
+    from envforge.pylock import PylockFile
     from envforge.resolve import Resolution
 
 PROJECT = "envforge-lock"  # stands for the spec in uv's explanations
@@ -677,6 +678,39 @@ def _lock_error(outcome: Outcome, resolution: Resolution, bindings: Mapping[str,
         context=context,
         hint="loosen one of the requirements named above",
     )
+
+
+def locate(
+    lock: Lock, resolution: Resolution, *, reach: Reach | None = None, console: Console
+) -> dict[str, PylockFile]:
+    """Where the file of each locked hash is now (``sha256:…`` -> file), asked from the indexes in one run of uv.
+
+    Files withdrawn since are missing from the answer. Raises NetworkError, and LockError when a release is gone.
+    """
+    import tempfile
+
+    from envforge.pylock import loads
+    from envforge.resolve import PipRequirement
+
+    how = reach or Reach()
+    listed = [package for package in lock.pip if not package.url]
+    bindings = {package.name: package.index for package in listed if package.index != DEFAULT_INDEX}
+    pins = tuple(PipRequirement(text=f"{p.name}=={p.version}", index=p.index) for p in listed)
+    local = replace(resolution, requirements=pins, constraints=(), indexes={**resolution.indexes, **lock.indexes})
+    places: dict[str, PylockFile] = {}
+    with tempfile.TemporaryDirectory(prefix="envforge-lock-") as name:
+        text = project_file(local, bindings, (), how.index_urls)
+        (Path(name) / "pyproject.toml").write_text(text, encoding="utf-8")
+        attempt = _Attempt(bindings=bindings, build=True)
+        outcome, answer = _run_uv(Path(name), [*_arguments(local, attempt, None, ()), "--no-deps"], how, None)
+    if not outcome.ok:
+        raise explain(outcome, local, bindings)
+    wanted = {value for package in listed for value in package.hashes}
+    for entry in loads(answer).packages:
+        for file in (*entry.wheels, *((entry.sdist,) if entry.sdist else ())):
+            if file.sha256 in wanted:
+                places[str(file.sha256)] = file
+    return places
 
 
 # ------------------------------------------------------------------------------------------------ installer
