@@ -133,6 +133,12 @@ def main(argv):
     with open(plan_path, "rb") as stream:
         plan = json.loads(stream.read().decode("utf-8"))
     entry = next(e for e in plan["frameworks"] if e["key"] == key)
+    if role == "pair":
+        from envforge_smoke import cross
+
+        code = cross.pair(folder.split(","), plan, entry)
+        sys.stdout.flush()
+        os._exit(code)
     events = Events(int(descriptor))
     os.makedirs(os.path.join(folder, key), exist_ok=True)
     if role == "worker":

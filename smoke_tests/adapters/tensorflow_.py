@@ -24,7 +24,7 @@ class Adapter(Base):
             os.environ["TF_DETERMINISTIC_OPS"] = "1"
 
     def prepare_reload(self):
-        getattr(self.tf.keras.layers, "Dense")  # Keras is loaded on first use
+        self.tf.keras.layers.Dense(1)  # Keras is loaded on first use
         for module in ("onnx", "onnxruntime"):
             try:
                 onnx_tools.need(module)
