@@ -97,6 +97,7 @@ def _remember(prefix: Path, packages: list[dict[str, str]]) -> None:
     known = {(one["name"], one["version"], one["build"]): one for one in packages}
     for path in sorted((prefix / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
+        path.chmod(0o644)  # any user of the image may read what is installed
         one = known.get((data.get("name"), data.get("version"), data.get("build")))
         if one is None:
             continue
@@ -131,7 +132,7 @@ def install(
             records(packages, host, folder),
             target_prefix=str(prefix),
             cache_dir=cache,
-            platform=platform,  # type: ignore[arg-type]
+            platform=rattler.Subdir(platform) if platform else None,
             execute_link_scripts=False,
             show_progress=False,
             alternative_target_prefix=target,
@@ -160,7 +161,7 @@ def main() -> int:
             platform=args.platform,
             host=args.host or None,
             cache=args.cache,
-            folder=args.folder,
+            folder=args.folder or None,
             target=args.target,
         )
     except Exception as problem:

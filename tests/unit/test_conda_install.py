@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_a_folder_is_enough(site: tuple[Path, str], packages: tuple[LockedConda,
     (tmp_path / "bundle/conda/linux-64" / next(o.filename for o in packages if o.name == "numpy")).unlink()
     with pytest.raises(Exception, match="numpy"):
         conda_install.install(text, tmp_path / "env2", folder=str(tmp_path / "bundle"), cache=tmp_path / "c2")
+
+
+def test_the_command_line_of_the_builder_stage(
+    site: tuple[Path, str], packages: tuple[LockedConda, ...], tmp_path: Path
+) -> None:
+    from envforge import process
+
+    (tmp_path / "lock.txt").write_text(explicit(packages))
+    words = [sys.executable, conda_install.__file__, tmp_path / "lock.txt", tmp_path / "env", "--folder", ""]
+    words += ["--host", site[1], "--cache", tmp_path / "cache", "--platform", "linux-64"]
+    done = process.run(words)
+    assert done.ok and "conda packages in" in done.stdout, done.tail()
+    words[3], words[-5] = tmp_path / "other", "http://u:hush@127.0.0.1:9"
+    words[-3] = tmp_path / "cache2"
+    failed = process.run(words)
+    assert failed.code == 1 and "conda packages:" in failed.stderr and "hush" not in failed.stderr
 
 
 def test_lines_without_a_sha256_are_refused() -> None:
