@@ -173,11 +173,11 @@ class LocalEngine:
             )
 
     def _install(
-        self, prefix: Path, label: str, text: bytes, lock: Lock, options: BuildOptions, write: object, log: Path
+        self, prefix: Path, label: str, text: str, lock: Lock, options: BuildOptions, write: object, log: Path
     ) -> None:
         with tempfile.TemporaryDirectory(prefix="envforge-") as folder:
             file = Path(folder) / f"pip.{label}.txt"
-            file.write_bytes(text)
+            file.write_text(text, encoding="utf-8")
             argv: list[str | Path] = [
                 uv_binary(),
                 "pip",

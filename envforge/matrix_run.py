@@ -23,7 +23,7 @@ from typing import Any
 
 from envforge import paths, process, spec_text
 from envforge.console import Console
-from envforge.errors import EngineError
+from envforge.errors import EngineError, LockError
 from envforge.matrix import Build, Cell, Plan, TestRow
 
 RESULT_SCHEMA = 1
@@ -219,8 +219,11 @@ def payload_of(build: Build, row: TestRow, cell: Cell, level: int, timeout: floa
     assert build.spec is not None
     spec = build.spec
     in_catalogue = spec.path is not None and spec.path.parent == catalog()
-    found = lockfile.find(spec.full_name)
-    locks = {p.name: p.read_bytes() for p in sorted(found.iterdir()) if p.is_file()} if found else {}
+    try:
+        folder = lockfile.find(spec.full_name)
+        locks = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    except LockError:  # never locked: the cell makes the lock
+        locks = {}
     resources: dict[str, float] = {}
     if row.engine != "auto":
         resources[f"engine-{row.engine}"] = 1

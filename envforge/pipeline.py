@@ -15,6 +15,7 @@ from envforge.console import Console
 from envforge.engine import BuildOptions, Built, Engine, EngineInfo, GpuRequest
 from envforge.errors import BudgetError, BuildError, ConflictError, EngineError, LockError
 from envforge.lock import Lock
+from envforge.plan import Form, Rendered, repository
 from envforge.resolve import Resolution
 from envforge.spec import EnvSpec
 
@@ -102,15 +103,8 @@ def locked(
         from envforge.commands.lock import make_lock
 
         console.note(f"locking {name} …")
-        return with_code(make_lock(resolution, console=console), resolution), True
-    state = lockfile.status(found, resolution)
-    if state.verdict != "ok":
-        raise LockError(
-            f"lock-{state.verdict}",
-            f"the lock of {name!r} was made from something else than this spec",
-            context=tuple(state.changes),
-            hint=again,
-        )
+        return with_code(make_lock(resolution, console=console, ca_bundle=ca_bundle), resolution), True
+    lockfile.require(found, resolution)
     return with_code(found, resolution), False
 
 
@@ -177,14 +171,14 @@ def _summary(resolution: Resolution) -> str:
 def _build_locked(
     resolution: Resolution, lock: Lock, request: BuildRequest, engine: Engine, clock: _Clock, console: Console
 ) -> dict[str, Any]:
-    base, substituted, base_note = _base(engine, resolution, request, console)
+    base, base_note = _base(engine, resolution, console)
     if not request.no_cache:
         reused = _unchanged(resolution, lock, request, engine, base, console)
         if reused is not None:
             return reused
     info = engine.info()
     with clock.stage("render"):
-        rendered = _rendered(resolution, lock, info, base, substituted)
+        rendered = _rendered(resolution, lock, info, base)
     options = BuildOptions(
         progress=None if console.is_terminal and not console.json_mode and console.verbosity >= 0 else console.detail,
         ca_bundle=request.ca_bundle,
@@ -197,7 +191,9 @@ def _build_locked(
     with clock.stage("build"), _diagnosed():
         built = engine.build(rendered, resolution, lock, options)
     console.note(f"built: {built.image} ({built.size_bytes / 1e6:.0f} MB) in {clock.seconds['build']:.1f} s")
-    report, checks, status = None, [], "not_run"
+    report: dict[str, Any] | None = None
+    checks: list[dict[str, Any]] = []
+    status = "not_run"
     if request.smoke:
         with clock.stage("smoke"):
             report, checks, status = _smoke(engine, built, resolution, lock, request, console)
@@ -207,12 +203,9 @@ def _build_locked(
     over = _over_budget(resolution, built, clock)
     tagged = status == "passed" and not over and _earned(report)
     if tagged:
-        repository, tag = (
-            f"envforge/{resolution.name.replace('@', '-')}",
-            lock.inputs_digest.removeprefix("sha256:")[:12],
-        )
-        engine.tag(built.image, repository, tag)
-        document["tag"] = f"{repository}:{tag}"
+        name, tag = repository(resolution.name), lock.inputs_digest.removeprefix("sha256:")[:12]
+        engine.tag(built.image, name, tag)
+        document["tag"] = f"{name}:{tag}"
     document["record"] = str(record.write(resolution.name, lock.inputs_digest, document))
     if over:
         raise BudgetError(
@@ -228,32 +221,29 @@ def _earned(report: dict[str, Any] | None) -> bool:
     return report is not None and bool(report["earns_tag"])
 
 
-def _base(engine: Engine, resolution: Resolution, request: BuildRequest, console: Console) -> tuple[str, bool, str]:
-    """The base image reference this build stands on, whether it is a substitute, and why."""
+def _base(engine: Engine, resolution: Resolution, console: Console) -> tuple[str, str]:
+    """The base image reference this build stands on, and why that one."""
     if engine.name == "local":
-        return "none (local engine)", False, "the local engine uses this machine's Python"
+        return "none (local engine)", "the local engine uses this machine's Python"
     from envforge import base, config
 
     chosen = base.choose(engine, resolution.base, config.load())
     if chosen.substituted:
         console.note(f"base: {chosen.reference} instead of {resolution.base.image} ({chosen.reason})")
-    return chosen.reference, chosen.substituted, chosen.reason
+    return chosen.reference, chosen.reason
 
 
-def _rendered(resolution: Resolution, lock: Lock, info: EngineInfo, base: str, substituted: bool) -> Any:
-    from envforge.plan import Rendered, make_plan
+def _rendered(resolution: Resolution, lock: Lock, info: EngineInfo, base: str) -> Rendered:
+    from envforge.plan import make_plan
     from envforge.render import render
     from envforge.sources import with_files
 
     if info.name == "local":
         return Rendered(dockerfile="", files={})
-    plan = make_plan(
-        resolution,
-        lock,
-        "buildkit" if info.buildkit else "plain",
-        base=base if substituted or base != resolution.base.image else None,
-    )
-    return with_files(render(plan), resolution.files)
+    own = resolution.base.image + (f"@{resolution.base.digest}" if resolution.base.digest else "")
+    form: Form = "buildkit" if info.buildkit else "plain"
+    made = make_plan(resolution, lock, form, base=base if base != own else None)
+    return with_files(render(made), resolution.files)
 
 
 def _unchanged(
@@ -263,7 +253,7 @@ def _unchanged(
     found = engine.find(lock.inputs_digest)
     if found is None or not request.smoke:
         return None
-    if engine.name == "docker" and found.labels.get("envforge.base") not in (base, None):
+    if engine.name == "docker" and found.labels.get("org.opencontainers.image.base.name") != base.partition("@")[0]:
         return None
     old = record.latest(resolution.name, lock.inputs_digest, engine.name)
     if old is None or old.get("status") != "passed" or old.get("image") not in (found.image, *found.tags):
@@ -357,5 +347,3 @@ def _over_budget(resolution: Resolution, built: Built, clock: _Clock) -> tuple[s
     if budget.build_seconds is not None and clock.seconds.get("build", 0.0) > budget.build_seconds:
         found.append(f"build {clock.seconds['build']:.0f} s, budget {budget.build_seconds} s")
     return tuple(found)
-
-
