@@ -132,7 +132,7 @@ def fatbin_images(data: Any, start: int = 0, end: int | None = None) -> Iterator
     """(kind, architecture) of every CUDA image in ``data`` (bytes or mmap): ``("sass", 80)``, ``("ptx", 90)``."""
     end = len(data) if end is None else end
     at = data.find(FATBIN_MAGIC, start, end)
-    while 0 <= at:
+    while at >= 0:
         following = at + 4
         if at + 16 <= end:
             version, header, size = struct.unpack_from("<HHQ", data, at + 4)
@@ -169,7 +169,8 @@ def _dotted(arch: int) -> str:
 
 def arch_flags(data: bytes) -> list[str]:
     """The compile flags torch reports as its architecture list: ``["sm_50", …, "compute_90"]``."""
-    pattern = rb"(?<![\w ])((?:sm|compute)_\d{2,3}a?f?(?: (?:sm|compute)_\d{2,3}a?f?)+)\x00"
+    # The bytes before it may be part of another constant, so no boundary is asked for there.
+    pattern = rb"((?:sm|compute)_\d{2,3}a?f?(?: (?:sm|compute)_\d{2,3}a?f?)+)\x00"
     found = max(re.findall(pattern, data), key=len, default=b"")
     return [word.decode() for word in found.split()]
 
@@ -311,7 +312,7 @@ def run(requirement: str, python: str, machine: str, *, fatbins: bool) -> dict[s
         "size": size,
         "fetched": remote.fetched,
         "python": python,
-        "command": f"python tools/probe_wheel.py {requirement} --python {python}" + ("" if fatbins else " --no-fatbins"),
+        "command": f"python tools/probe_wheel.py {requirement} --python {python}{'' if fatbins else ' --no-fatbins'}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **found,
     }
