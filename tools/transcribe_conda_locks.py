@@ -133,9 +133,9 @@ def main() -> int:
     args = parser.parse_args()
     facts = yaml.safe_load(args.facts.read_text(encoding="utf-8")) if args.facts else None
     bad = 0
+    for name in ENTRIES if facts is not None else ():
+        print(f"{name}: {write_source(name, facts or {})}")
     for name in ENTRIES:
-        if facts is not None:
-            print(f"{name}: {write_source(name, facts)}")
         made, problems = make(name)
         for line in problems:
             print(f"{name}: {line}", file=sys.stderr)

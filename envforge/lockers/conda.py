@@ -117,8 +117,30 @@ def requested(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]
         bounds += [f"{name} {cuda.version}.*" for name in CUDA_NAMES if name not in names]
         if cuda.cudnn:
             bounds.append(f"cudnn {cuda.cudnn}.*")
+    # What the tables know of pip packages of the same name holds for conda's builds too (numpy<2 for old torch).
+    for item in resolution.constraints:
+        match = re.fullmatch(r"([A-Za-z0-9_.-]+)\s*((?:==|!=|<=|>=|<|>)[A-Za-z0-9_.*+!,<>=]+)", item.text.strip())
+        if match:
+            bounds.append(f"{match.group(1)} {match.group(2)}")
     bounds += [bound.constraint for bound, _ in known_bounds(wanted)]
-    return tuple(wanted), tuple(bounds)
+    return tuple(wanted), tuple(dict.fromkeys(bounds))
+
+
+# Distributions that a conda package of another name carries.
+CARRIED = {"pytorch": ("torch",), "pytorch-gpu": (), "tensorflow-base": ("tensorflow",), "msgpack-python": ("msgpack",)}
+
+
+def clashes(packages: Sequence[LockedConda], pip: Sequence[str]) -> list[str]:
+    """Distributions of the pip lock that a conda package already brings: pip would overwrite its files."""
+    brought = {}
+    for package in packages:
+        name = package.name.lower().replace("_", "-").replace(".", "-")
+        for distribution in CARRIED.get(name, (name,)):
+            brought[distribution] = package
+    return [
+        f"{name}: in the pip lock and brought by conda ({brought[name].name} {brought[name].version})"
+        for name in sorted(set(pip) & set(brought))
+    ]
 
 
 def known_bounds(specs: Sequence[str]) -> tuple[tuple[Bound, str], ...]:

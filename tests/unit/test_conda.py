@@ -12,6 +12,7 @@ from envforge.console import Console
 from envforge.errors import LockError, NetworkError
 from envforge.lock import LockedConda
 from envforge.lockers import conda
+from envforge.resolve import PipRequirement
 from tests import conda_channel as channel
 from tests.resolutions import cuda, framework, resolution
 
@@ -187,3 +188,17 @@ def test_virtual_packages_follow_the_target() -> None:
     assert conda.environment(resolution(cuda=cuda("11.8")))["CONDA_OVERRIDE_CUDA"] == "11.8"
     with pytest.raises(LockError, match="win-64"):
         conda.virtual_packages(resolution(), "win-64")
+
+
+def test_what_the_tables_know_bounds_conda_builds_too(host: Host) -> None:
+    wanted = resolution(conda=("numpy",), constraints=(PipRequirement(text="numpy<2"),))
+    assert by_name(conda.lock(wanted, channels_base=host.base))["numpy"].version == "1.26.4"
+
+
+def test_a_pip_package_that_conda_brings_is_named(host: Host) -> None:
+    found = conda.lock(resolution(conda=("pytorch",)), channels_base=host.base)
+    assert conda.clashes(found, ["six", "torch", "numpy"]) == [
+        "numpy: in the pip lock and brought by conda (numpy 2.1.0)",
+        "torch: in the pip lock and brought by conda (pytorch 2.3.1)",
+    ]
+    assert conda.clashes(found, ["six"]) == []
