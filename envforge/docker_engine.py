@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import socket
 import tarfile
 import tempfile
 import threading
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 DIGEST_LABEL = "envforge.inputs-digest"
 RUN_LABEL = "envforge.run"
+OWNER_LABEL = "envforge.run-owner"  # host:pid
 _VOLUME = "/envforge"  # an anonymous volume: it may be written before the start although the root is read-only
 _WORK = "/envforge/work"  # the engine never changes the mode of a volume's own folder, so any user writes here
 BOOTSTRAP_LABEL = "envforge.bootstrap"
@@ -412,7 +414,12 @@ class DockerEngine:
             with _engine_errors("starting the GPU probe"):
                 host = self._api.create_host_config(network_mode="none", **gpu)
                 self._api.create_container(
-                    image, entrypoint=["/gpu-probe"], command=[], labels={RUN_LABEL: name}, host_config=host, name=name
+                    image,
+                    entrypoint=["/gpu-probe"],
+                    command=[],
+                    labels={RUN_LABEL: name, OWNER_LABEL: f"{socket.gethostname()}:{os.getpid()}"},
+                    host_config=host,
+                    name=name,
                 )
                 self._api.start(name)
                 self._api.wait(name, timeout=60)
@@ -556,7 +563,7 @@ class DockerEngine:
             user=request.user,
             working_dir=_WORK,
             volumes=[_VOLUME],
-            labels={RUN_LABEL: name},
+            labels={RUN_LABEL: name, OWNER_LABEL: f"{socket.gethostname()}:{os.getpid()}"},
             host_config=host,
             name=name,
         )
@@ -654,14 +661,29 @@ class DockerEngine:
                 time.sleep(0.3)
 
     def stray_containers(self) -> list[str]:
-        """Ids of run containers that were left behind (a killed process could not remove them)."""
+        """Ids of run containers whose envforge is gone (a killed process could not remove them)."""
         with _engine_errors("listing containers"):
-            return [row["Id"] for row in self._api.containers(all=True, filters={"label": RUN_LABEL})]
+            rows = self._api.containers(all=True, filters={"label": RUN_LABEL})
+        return [row["Id"] for row in rows if not _owner_lives((row.get("Labels") or {}).get(OWNER_LABEL, ""))]
 
     def remove_container(self, container: str) -> None:
         """Remove one of :meth:`stray_containers` with its volume."""
         with _engine_errors(f"removing container {container[:12]}"):
             self._api.remove_container(container, force=True, v=True)
+
+
+def _owner_lives(owner: str) -> bool:
+    """Whether the process that started a container runs; one on another machine is assumed to."""
+    host, _, pid = owner.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return bool(host)
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _check_disk(info: EngineInfo, need: int) -> None:

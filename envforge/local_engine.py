@@ -361,6 +361,8 @@ class LocalEngine:
             words = [word.replace("/envforge/", f"{folder / 'files'}/") for word in request.argv]
             if words[0] in ("python", "python3"):
                 words[0] = str(self._locate(image) / "bin" / "python")
+            if shutil.which(words[0], path=env.get("PATH")) is None:
+                raise EngineError("command-not-found", f"the command {words[0]!r} does not exist in {image}")
             isolated = () if request.network else self._no_network()
             outcome = process.run(
                 [*isolated, *words],

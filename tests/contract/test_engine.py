@@ -119,23 +119,19 @@ def test_a_time_limit_ends_the_run(subject: Subject, digest: str) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_a_promised_gpu_that_is_absent_is_an_error(subject: Subject, digest: str) -> None:
+def test_a_promised_gpu_that_is_absent_is_an_error(gpu_subject: Subject, digest: str) -> None:
     """Held on machines without a GPU; with one, this test has nothing to say and the GPU tests take over."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
-    if subject.engine.info().flavour == "local":
-        pytest.skip("the local engine promises through the smoke ladder, it has no device layer of its own")
-    built = subject.build(digest)
+    built = gpu_subject.build(digest)
     with pytest.raises(GpuUnavailable):
-        subject.engine.run(built.image, RunRequest(argv=("python", "-c", "pass"), gpus=GpuRequest(kind="all")))
+        gpu_subject.engine.run(built.image, RunRequest(argv=("python", "-c", "pass"), gpus=GpuRequest(kind="all")))
     relaxed = RunRequest(argv=("python", "-c", "pass"), gpus=GpuRequest(kind="auto"))
-    assert subject.engine.run(built.image, relaxed).code == 0
+    assert gpu_subject.engine.run(built.image, relaxed).code == 0
 
 
-def test_isolation(subject: Subject, digest: str) -> None:
-    if not subject.isolated:
-        pytest.skip("no container: the engine says so in its limits")
-    built = subject.build(digest)
+def test_isolation(container_subject: Subject, digest: str) -> None:
+    built = container_subject.build(digest)
     program = (
         "import os, pathlib\n"
         "print(sorted(os.listdir('/sys/class/net')))\n"
@@ -144,21 +140,19 @@ def test_isolation(subject: Subject, digest: str) -> None:
         "pathlib.Path('/tmp/x').write_text('')\n"
         "print(os.getuid())\n"
     )
-    result = subject.engine.run(built.image, RunRequest(argv=("python", "-c", program), user="1234:1234"))
+    result = container_subject.engine.run(built.image, RunRequest(argv=("python", "-c", program), user="1234:1234"))
     assert result.stdout.splitlines() == ["['lo']", "Read-only file system", "1234"], result.stderr
     writable = RunRequest(argv=("python", "-c", "open('/opt/env/x', 'w')"), read_only=False)
-    assert subject.engine.run(built.image, writable).code == 0
+    assert container_subject.engine.run(built.image, writable).code == 0
 
 
-def test_memory_limit(subject: Subject, digest: str) -> None:
-    if not subject.isolated:
-        pytest.skip("no container: the engine says so in its limits")
-    built = subject.build(digest)
+def test_memory_limit(container_subject: Subject, digest: str) -> None:
+    built = container_subject.build(digest)
     hungry = RunRequest(argv=("python", "-c", "x = bytearray(10**9)"), memory_bytes=64 * 2**20)
-    result = subject.engine.run(built.image, hungry)
+    result = container_subject.engine.run(built.image, hungry)
     assert (result.code, result.oom_killed) == (137, True)
     modest = RunRequest(argv=("python", "-c", "x = bytearray(10**6)"), memory_bytes=64 * 2**20)
-    assert not subject.engine.run(built.image, modest).oom_killed
+    assert not container_subject.engine.run(built.image, modest).oom_killed
 
 
 def test_a_missing_command_is_named(subject: Subject, digest: str) -> None:
