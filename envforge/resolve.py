@@ -238,9 +238,7 @@ def _with_versions(spec: EnvSpec, found: Verdict, reasons: list[Reason]) -> EnvS
             filled[name] = framework
             continue
         cuda = spec.cuda.version if spec.cuda is not None and accelerator(spec, framework) == "cuda" else None
-        why = f"the newest known with a build for Python {spec.python}" + (
-            f" and CUDA {cuda}" if cuda else ""
-        )
+        why = f"the newest known with a build for Python {spec.python}" + (f" and CUDA {cuda}" if cuda else "")
         reasons.append(Reason(field=place, value=chosen[name], why=why))
         filled[name] = replace(framework, version=chosen[name])
     return replace(spec, frameworks=filled)
@@ -291,9 +289,7 @@ def _once(text: str, taken: Mapping[str, PipRequirement]) -> str:
     return name if name not in taken else text
 
 
-def _framework(
-    spec: EnvSpec, name: str, framework: FrameworkSpec, tables: Tables
-) -> tuple[FrameworkChoice, str]:
+def _framework(spec: EnvSpec, name: str, framework: FrameworkSpec, tables: Tables) -> tuple[FrameworkChoice, str]:
     """One framework's distribution, version text, CUDA build and index, and its extras as text."""
     assert framework.version is not None
     kind = accelerator(spec, framework)
@@ -304,9 +300,7 @@ def _framework(
     build = tables.build(name, public, wanted) if wanted else None
     found = tables.distribution_for(name, public, kind, wanted, spec.platform)
     version = framework.version if local else found.version
-    index = framework.index or (
-        found.index if not local or found.index != DEFAULT_INDEX else f"pytorch-{local}"
-    )
+    index = framework.index or (found.index if not local or found.index != DEFAULT_INDEX else f"pytorch-{local}")
     extras = list(found.extras)
     if spec.cuda is not None and spec.cuda.source == "base":
         # CUDA libraries have one owner: with `from: base` the extras that bring wheels of them stay out.
@@ -379,12 +373,8 @@ def _bind(
     for item in requirements:
         name = package_name(item.text)
         if item.index in patterns and not any(fnmatchcase(name, glob) for glob in patterns[item.index]):
-            item = replace(
-                item, index=DEFAULT_INDEX
-            )  # e.g. jax itself: only jaxlib stands on its vendor's page
-        label = next(
-            (at for at, globs in patterns.items() if any(fnmatchcase(name, glob) for glob in globs)), None
-        )
+            item = replace(item, index=DEFAULT_INDEX)  # e.g. jax itself: only jaxlib stands on its vendor's page
+        label = next((at for at, globs in patterns.items() if any(fnmatchcase(name, glob) for glob in globs)), None)
         bound.append(replace(item, index=label) if label and item.index == DEFAULT_INDEX else item)
     return tuple(bound)
 
@@ -393,9 +383,7 @@ def _apt(spec: EnvSpec, frameworks: Iterable[FrameworkChoice], reasons: list[Rea
     wanted = dict.fromkeys(spec.packages.apt)
     if any(item.name == "mxnet" for item in frameworks) and "libgomp1" not in wanted:
         wanted["libgomp1"] = None
-        reasons.append(
-            Reason(field="packages.apt", value="libgomp1", why="mxnet loads it and does not bring it")
-        )
+        reasons.append(Reason(field="packages.apt", value="libgomp1", why="mxnet loads it and does not bring it"))
     return tuple(sorted(wanted))
 
 
@@ -406,9 +394,7 @@ def _env(spec: EnvSpec, reasons: list[Reason]) -> tuple[tuple[str, str], ...]:
         backend = next((name for name in ("tensorflow", "jax", "torch") if name in spec.frameworks), None)
         if backend is not None:
             values["KERAS_BACKEND"] = backend
-            reasons.append(
-                Reason(field="env.KERAS_BACKEND", value=backend, why="the backend in this environment")
-            )
+            reasons.append(Reason(field="env.KERAS_BACKEND", value=backend, why="the backend in this environment"))
     return tuple(sorted(values.items()))
 
 
@@ -449,9 +435,7 @@ def _cuda(
                 hint=f"CUDA versions with images: {', '.join(tables.cuda_series())}",
             )
         if found is not None:
-            reasons.append(
-                Reason(field=what, value=found.image, why="a builder stage; only what is needed is copied")
-            )
+            reasons.append(Reason(field=what, value=found.image, why="a builder stage; only what is needed is copied"))
     return CudaChoice(
         version=version,
         tag="cu" + version.replace(".", ""),
@@ -492,9 +476,7 @@ def _base(spec: EnvSpec, tables: Tables, reasons: list[Reason]) -> BaseChoice:
     return _base_choice(spec, row, image, digest, reasons)
 
 
-def _base_choice(
-    spec: EnvSpec, row: Base, image: str, digest: str | None, reasons: list[Reason]
-) -> BaseChoice:
+def _base_choice(spec: EnvSpec, row: Base, image: str, digest: str | None, reasons: list[Reason]) -> BaseChoice:
     from envforge.bases import label
 
     system = label(row.system) if row.system else "unknown"
@@ -509,9 +491,7 @@ def _base_choice(
         has = f"the base has Python {row.python}" if row.python else f"{system} does not ship it"
         source, why = "uv", f"{has}; uv fetches it with a known checksum"
     reasons.append(Reason(field="python", value=f"{spec.python} ({source})", why=why))
-    return BaseChoice(
-        image=image, digest=digest, system=system, glibc=row.glibc or _OLDEST_GLIBC, python_from=source
-    )
+    return BaseChoice(image=image, digest=digest, system=system, glibc=row.glibc or _OLDEST_GLIBC, python_from=source)
 
 
 def _cuda_base(spec: EnvSpec, tables: Tables) -> tuple[Base, str]:

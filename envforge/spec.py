@@ -65,18 +65,14 @@ VERSION = Pattern(
     example='"2.6.0"',
     version=True,
 )
-PYTHON = Pattern(
-    expression=r"3\.[0-9]{1,2}", meaning="a Python version of two parts", example='"3.11"', version=True
-)
+PYTHON = Pattern(expression=r"3\.[0-9]{1,2}", meaning="a Python version of two parts", example='"3.11"', version=True)
 CUDA = Pattern(
     expression=r"[0-9]{1,2}\.[0-9]{1,2}(?:\.[0-9]{1,3})?",
     meaning="a CUDA version",
     example='"12.4"',
     version=True,
 )
-CUDNN = Pattern(
-    expression=r"[0-9]{1,2}(?:\.[0-9]{1,3}){0,3}", meaning="a cuDNN version", example='"9.1"', version=True
-)
+CUDNN = Pattern(expression=r"[0-9]{1,2}(?:\.[0-9]{1,3}){0,3}", meaning="a cuDNN version", example='"9.1"', version=True)
 GLIBC = Pattern(expression=r"[0-9]\.[0-9]{1,2}", meaning="a glibc version", example='"2.31"', version=True)
 DRIVER = Pattern(
     expression=r"[0-9]{3}(?:\.[0-9]{1,3}){0,2}",
@@ -149,9 +145,7 @@ RELATIVE = Pattern(
     example="src",
 )
 GPU = Pattern(expression=r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}", meaning="a GPU model or sm_XX", example="A100")
-CHECK = Pattern(
-    expression=r"[a-z0-9_]+(?:\.[a-z0-9_*]+)*", meaning="the name of a smoke check", example="export.onnx"
-)
+CHECK = Pattern(expression=r"[a-z0-9_]+(?:\.[a-z0-9_*]+)*", meaning="the name of a smoke check", example="export.onnx")
 SNAPSHOT = Pattern(
     expression=r"20[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?:T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)?",
     meaning="a date",
@@ -516,12 +510,7 @@ def _with_parent(tree: Tree, path: Path, chain: tuple[Path, ...], problems: Prob
     if tree.kind != "map":
         return tree
     parent = tree.get("extends")
-    if (
-        parent is None
-        or parent.kind != "scalar"
-        or parent.tag != "str"
-        or not REFERENCE.accepts(parent.value)
-    ):
+    if parent is None or parent.kind != "scalar" or parent.tag != "str" or not REFERENCE.accepts(parent.value):
         return tree
     place = f"{parent.source}:{parent.line}:{parent.column}"
     name, variant = _split(parent.value)
@@ -550,11 +539,7 @@ def _overlay(tree: Tree, variant: str, source: str) -> Tree:
     variants = tree.get("variants")
     chosen = variants.get(variant) if variants is not None else None
     if chosen is None:
-        known = (
-            [key.value for key, _ in variants.value]
-            if variants is not None and variants.kind == "map"
-            else []
-        )
+        known = [key.value for key, _ in variants.value] if variants is not None and variants.kind == "map" else []
         raise SpecError(
             "unknown-variant",
             f"{source}: there is no variant {variant!r}",
@@ -626,11 +611,7 @@ def _cross_checks(spec: EnvSpec) -> Iterator[tuple[str, str]]:
                 f"frameworks.{name}.accelerator",
                 "cuda is asked for but the spec has no `cuda: {version: …}`",
             )
-        if (
-            framework.index
-            and framework.index not in spec.indexes
-            and not _WELL_KNOWN.fullmatch(framework.index)
-        ):
+        if framework.index and framework.index not in spec.indexes and not _WELL_KNOWN.fullmatch(framework.index):
             known = ", ".join(spec.indexes) or "none here"
             yield f"frameworks.{name}.index", f"no index has the label {framework.index!r} (indexes: {known})"
     if spec.base.digest and spec.base.image == "auto":
@@ -650,6 +631,4 @@ def _cross_checks(spec: EnvSpec) -> Iterator[tuple[str, str]]:
             yield f"env.{key}", "secrets do not belong in a spec: the image keeps them; pass them with `run`"
 
 
-_WELL_KNOWN = re.compile(
-    r"default|pytorch-(?:cu[0-9]{2,3}|cpu)|paddle-(?:cu[0-9]{2,3}|cpu)|jax-cuda|mindspore"
-)
+_WELL_KNOWN = re.compile(r"default|pytorch-(?:cu[0-9]{2,3}|cpu)|paddle-(?:cu[0-9]{2,3}|cpu)|jax-cuda|mindspore")

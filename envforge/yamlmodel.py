@@ -28,9 +28,7 @@ T = TypeVar("T")
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "binary", "value")
 REPLACE = "!replace"
-_NOT_YAML = re.compile(
-    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x84\\x86-\\x9f\\ud800-\\udfff\\ufffe\\uffff]"
-)
+_NOT_YAML = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x84\\x86-\\x9f\\ud800-\\udfff\\ufffe\\uffff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,9 +115,7 @@ class Problems:
 
     def formatted(self) -> tuple[str, ...]:
         found = sorted(self.lines, key=lambda entry: (entry[0] != self.source, *entry[:3]))
-        return tuple(
-            f"{s}:{line}:{column}: {text}" if line else f"{s}: {text}" for s, line, column, text in found
-        )
+        return tuple(f"{s}:{line}:{column}: {text}" if line else f"{s}: {text}" for s, line, column, text in found)
 
     def raise_if_any(self, what: str = "file") -> None:
         """Raise SpecError ``spec-invalid`` with one context line per problem."""
@@ -186,9 +182,7 @@ def parse(text: str | bytes, *, source: str, problems: Problems | None = None) -
                 depth += 1
                 if depth > MAX_DEPTH:
                     mark: Any = event.start_mark
-                    raise _fail(
-                        source, f"nested deeper than {MAX_DEPTH} levels", mark.line + 1, mark.column + 1
-                    )
+                    raise _fail(source, f"nested deeper than {MAX_DEPTH} levels", mark.line + 1, mark.column + 1)
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
         node = yaml.compose(decoded, Loader=loader)
@@ -213,10 +207,7 @@ def _syntax(error: Any, text: str, source: str) -> SpecError:
     if "nesting depth" in message:
         return _fail(source, f"nested deeper than {MAX_DEPTH} levels", line, column)
     lines = text.splitlines()
-    if (
-        0 < line <= len(lines)
-        and "\t" in lines[line - 1][: max(column, 1)] + lines[line - 1][column - 1 : column]
-    ):
+    if 0 < line <= len(lines) and "\t" in lines[line - 1][: max(column, 1)] + lines[line - 1][column - 1 : column]:
         message = "a tab is used for indentation; YAML wants spaces"
     elif "another document" in message or "single document" in str(error.context or ""):
         message = "more than one YAML document in the file; keep one"
@@ -254,9 +245,7 @@ class _Converter:
                 tag = "str"
             return Tree(kind="scalar", value=node.value, tag=tag, plain=node.style is None, **place)
         if tag not in ("seq", "map") and not replace:
-            self.problems.add(
-                Tree(kind="scalar", value="", **place), path, f"the YAML tag {node.tag!r} is not allowed"
-            )
+            self.problems.add(Tree(kind="scalar", value="", **place), path, f"the YAML tag {node.tag!r} is not allowed")
         if isinstance(node, yaml.SequenceNode):
             items = tuple(self.convert(item, depth + 1, f"{path}[{i}]") for i, item in enumerate(node.value))
             return Tree(kind="list", value=items, tag="seq", replace=replace, **place)
@@ -278,9 +267,7 @@ class _Converter:
         key = self.convert(node, depth + 1, path) if node.tag != _TAG + "merge" else None
         if key is None or key.kind != "scalar":
             mark = node.start_mark
-            where = Tree(
-                kind="scalar", value="", source=self.source, line=mark.line + 1, column=mark.column + 1
-            )
+            where = Tree(kind="scalar", value="", source=self.source, line=mark.line + 1, column=mark.column + 1)
             what = "merge keys (<<) are not supported; use `extends`" if key is None else "a key must be text"
             self.problems.add(where, path, what)
             return dataclasses.replace(where, value=f"<{mark.line + 1}>")
@@ -295,14 +282,11 @@ def tree_of(value: Any, *, source: str) -> Tree:
             tag="map",
             source=source,
             value=tuple(
-                (Tree(kind="scalar", value=str(k), source=source), tree_of(v, source=source))
-                for k, v in value.items()
+                (Tree(kind="scalar", value=str(k), source=source), tree_of(v, source=source)) for k, v in value.items()
             ),
         )
     if isinstance(value, list | tuple):
-        return Tree(
-            kind="list", tag="seq", source=source, value=tuple(tree_of(item, source=source) for item in value)
-        )
+        return Tree(kind="list", tag="seq", source=source, value=tuple(tree_of(item, source=source) for item in value))
     if value is None:
         return Tree(kind="scalar", tag="null", value="null", source=source)
     if isinstance(value, bool):
@@ -380,9 +364,7 @@ _BAD = object()
 def build(tree: Tree, cls: type[T], problems: Problems, path: str = "") -> T | None:
     """An instance of ``cls``, or None after adding every problem found to ``problems``."""
     if tree.kind != "map":
-        problems.add(
-            tree, path, f"expected a mapping with keys such as {', '.join(list(_yaml_fields(cls))[:4])}"
-        )
+        problems.add(tree, path, f"expected a mapping with keys such as {', '.join(list(_yaml_fields(cls))[:4])}")
         return None
     known = _yaml_fields(cls)
     hints = _hints(typing.cast(Any, cls))
@@ -431,9 +413,7 @@ def _value(tree: Tree, hint: Any, meta: Mapping[str, Any], problems: Problems, p
         found = build(tree, typing.cast(type, hint), problems, path)
         return _BAD if found is None else found
     if tree.kind != "scalar":
-        problems.add(
-            tree, path, f"expected {_noun(hint)}, found a {'mapping' if tree.kind == 'map' else 'list'}"
-        )
+        problems.add(tree, path, f"expected {_noun(hint)}, found a {'mapping' if tree.kind == 'map' else 'list'}")
         return _BAD
     return _scalar(tree, hint, meta, problems, path)
 
@@ -634,11 +614,7 @@ def _schema(hint: Any, meta: Mapping[str, Any], definitions: dict[str, Any]) -> 
     if hint is Any:
         return {}
     if origin in (typing.Union, types.UnionType):
-        return {
-            "anyOf": [
-                {"type": "null"} if arg is type(None) else _schema(arg, meta, definitions) for arg in args
-            ]
-        }
+        return {"anyOf": [{"type": "null"} if arg is type(None) else _schema(arg, meta, definitions) for arg in args]}
     if origin is Literal:
         return {"enum": list(args)}
     if origin is tuple:
@@ -659,9 +635,5 @@ def _schema(hint: Any, meta: Mapping[str, Any], definitions: dict[str, Any]) -> 
     if hint is str and meta.get("pattern"):
         found["pattern"] = f"^(?:{meta['pattern'].expression})$"
     if hint in (int, float):
-        found |= {
-            name: meta[at]
-            for name, at in (("minimum", "low"), ("maximum", "high"))
-            if meta.get(at) is not None
-        }
+        found |= {name: meta[at] for name, at in (("minimum", "low"), ("maximum", "high")) if meta.get(at) is not None}
     return found

@@ -15,9 +15,7 @@ EXAMPLE = "envforge list torch --json"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "filter", nargs="?", metavar="TEXT", help="only names or frameworks that contain TEXT"
-    )
+    parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names or frameworks that contain TEXT")
 
 
 def _locked(name: str) -> bool:
@@ -57,9 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     rows = _entries(console)
     if args.filter:
         wanted = args.filter.lower()
-        rows = [
-            row for row in rows if wanted in row["name"] or any(wanted in name for name in row["frameworks"])
-        ]
+        rows = [row for row in rows if wanted in row["name"] or any(wanted in name for name in row["frameworks"])]
         if not rows:
             raise NothingSelected("no-entry", f"no spec matches {args.filter!r}", hint="see: envforge list")
     console.document({"schema": 1, "entries": rows})
@@ -73,12 +69,8 @@ def _table(rows: list[dict[str, Any]], console: Console) -> None:
     for row in rows:
         frameworks = ", ".join(f"{name} {version or 'newest'}" for name, version in row["frameworks"].items())
         name = row["name"] + "".join(f" @{variant}" for variant in row["variants"])
-        lines.append(
-            (name, frameworks or "-", row["cuda"] or "-", row["python"], "yes" if row["locked"] else "no")
-        )
+        lines.append((name, frameworks or "-", row["cuda"] or "-", row["python"], "yes" if row["locked"] else "no"))
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
     for number, line in enumerate(lines):
-        text = "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(line[:4], widths, strict=True)), line[4]]
-        )
+        text = "  ".join([*(cell.ljust(width) for cell, width in zip(line[:4], widths, strict=True)), line[4]])
         console.result(console.style(text, "bold") if number == 0 else text)

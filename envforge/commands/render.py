@@ -23,12 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", required=True, help="folder to write to; - prints the Dockerfile"
     )
-    parser.add_argument(
-        "--unlocked", action="store_true", help="without a lock: versions are chosen at build time"
-    )
-    parser.add_argument(
-        "--form", choices=("buildkit", "plain"), default="buildkit", help="plain: no BuildKit needed"
-    )
+    parser.add_argument("--unlocked", action="store_true", help="without a lock: versions are chosen at build time")
+    parser.add_argument("--form", choices=("buildkit", "plain"), default="buildkit", help="plain: no BuildKit needed")
     parser.add_argument("--force", action="store_true", help="replace files that envforge did not make")
 
 
@@ -60,9 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             "inputs_digest": lock.inputs_digest if lock is not None else None,
             "base": plan.base,
             "image": f"{plan.repository}:{plan.tag}",
-            "files": [
-                {"path": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in written
-            ],
+            "files": [{"path": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in written],
         }
     )
     console.result(f"{target / 'Dockerfile'}  ({len(written)} files, {args.form} form)")

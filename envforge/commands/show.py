@@ -57,9 +57,7 @@ def document(found: Resolution, variants: tuple[str, ...]) -> dict[str, Any]:
         ],
         "packages": {
             "pip": [{"requirement": r.text, "index": r.index, "why": r.why} for r in found.requirements],
-            "constraints": [
-                {"requirement": r.text, "index": r.index, "why": r.why} for r in found.constraints
-            ],
+            "constraints": [{"requirement": r.text, "index": r.index, "why": r.why} for r in found.constraints],
             "apt": list(found.apt),
             "conda": list(found.conda),
         },
@@ -92,9 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _print(found: Resolution, variants: tuple[str, ...], console: Console) -> None:
-    console.result(
-        console.style(found.name, "bold") + (f"  {found.description}" if found.description else "")
-    )
+    console.result(console.style(found.name, "bold") + (f"  {found.description}" if found.description else ""))
     console.result(f"  verdict: {found.verdict}   platform: {found.platform}")
     if variants:
         console.result("  variants: " + ", ".join(f"@{name}" for name in variants))

@@ -67,10 +67,7 @@ def test_a_foreign_lock_is_refused() -> None:
 
 
 def test_untested_is_labelled() -> None:
-    assert (
-        dict(make_plan(resolution(untested=True, verdict="unverified"), None).labels)["envforge.untested"]
-        == "true"
-    )
+    assert dict(make_plan(resolution(untested=True, verdict="unverified"), None).labels)["envforge.untested"] == "true"
     assert "envforge.untested" not in dict(make_plan(resolution(), None).labels)
 
 

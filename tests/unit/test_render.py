@@ -94,9 +94,7 @@ def test_unlocked_says_so_inside(form: Form, request: pytest.FixtureRequest) -> 
 
 def hadolint(path: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("hadolint")
-    return subprocess.run(
-        [str(program), "--no-color", str(path)], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([str(program), "--no-color", str(path)], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +236,7 @@ def test_values_survive_quoting() -> None:
             env |= pairs(line)
     assert env["GREETING"] == 'say "hi" to $USER \\o/' and env["EMPTY"] == ""
     labels = pairs(lines[-1])
-    assert (
-        labels["org.opencontainers.image.description"]
-        == 'Every field, with "quotes", $dollars and a \\ in it'
-    )
+    assert labels["org.opencontainers.image.description"] == 'Every field, with "quotes", $dollars and a \\ in it'
     hooks = [json.loads(line[4:]) for line in lines if line.startswith('RUN ["')]
     assert ["sh", "-c", "echo '$HOME' \"x\" ; ls"] in hooks and ["python", "-c", "print('é')"] in hooks
 
@@ -250,9 +245,7 @@ def test_the_user_owns_the_working_folder_and_nothing_large() -> None:
     """BC-38: folders get their owner before COPY, by number, and no tree is chowned."""
     lines = instructions(made("everything", "buildkit").dockerfile)
     made_at = next(
-        i
-        for i, line in enumerate(lines)
-        if "install -d -o 1234 -g 567 -m 0755 /home/app /srv/project" in line
+        i for i, line in enumerate(lines) if "install -d -o 1234 -g 567 -m 0755 /home/app /srv/project" in line
     )
     copied_at = next(i for i, line in enumerate(lines) if line.startswith("COPY --chown=1234:567"))
     assert made_at < copied_at
@@ -283,9 +276,7 @@ def test_uv_is_mounted_and_packages_are_installed_once() -> None:
     installs = [line for line in lines if "uv pip install" in line]
     assert len(installs) == 1 and installs[0].count("uv pip install") == 2
     assert installs[0].count("--no-deps --require-hashes") == 2
-    assert (
-        '--default-index "$(index_url pytorch-cu118 https://download.pytorch.org/whl/cu118)"' in installs[0]
-    )
+    assert '--default-index "$(index_url pytorch-cu118 https://download.pytorch.org/whl/cu118)"' in installs[0]
     assert not any(line.startswith("COPY") and "installer" in line for line in lines)
 
 
@@ -322,9 +313,7 @@ def sourced(tmp_path: Path, files: dict[str, str], program: str) -> str:
     """What a shell prints after reading host.sh with these files beside it."""
     for name, content in files.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    script = (
-        made("cpu", "buildkit").files["build/host.sh"].decode().replace("/run/envforge/host", str(tmp_path))
-    )
+    script = made("cpu", "buildkit").files["build/host.sh"].decode().replace("/run/envforge/host", str(tmp_path))
     (tmp_path / "host.sh").write_text(script, encoding="utf-8")
     shell = shutil.which("dash") or "/bin/sh"
     done = subprocess.run(
@@ -338,7 +327,9 @@ def sourced(tmp_path: Path, files: dict[str, str], program: str) -> str:
 
 
 def test_host_settings_are_read_only_where_present(tmp_path: Path) -> None:
-    show = 'echo "${SSL_CERT_FILE:-none} ${UV_DEFAULT_INDEX:-none} ${NETRC:-none} $(index_url lab https://lab.example/)"'
+    show = (
+        'echo "${SSL_CERT_FILE:-none} ${UV_DEFAULT_INDEX:-none} ${NETRC:-none} $(index_url lab https://lab.example/)"'
+    )
     empty = dict.fromkeys(("ca.pem", "index-url", "netrc", "apt-mirror"), "")
     assert sourced(tmp_path, empty, show) == "none none none https://lab.example/\n"
     full = {

@@ -60,9 +60,7 @@ def test_cpu_torch_comes_from_the_cpu_index() -> None:
 
 
 def test_a_local_label_decides_the_accelerator() -> None:
-    found = resolved(
-        'cuda: {version: "12.4"}\nframeworks: {torch: {version: "2.6.0+cpu"}, jax: {version: "0.4.38"}}\n'
-    )
+    found = resolved('cuda: {version: "12.4"}\nframeworks: {torch: {version: "2.6.0+cpu"}, jax: {version: "0.4.38"}}\n')
     assert [item.accelerator for item in found.frameworks] == ["cpu", "cuda"]
 
 

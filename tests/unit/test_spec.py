@@ -280,9 +280,7 @@ def test_a_problem_in_the_parent_carries_the_parents_file(tmp_path: Path) -> Non
     folder = project(tmp_path, lab="schema: 1\nname: lab\nkind: bse\n", mine=GOOD + "extends: lab\n")
     with pytest.raises(SpecError) as caught:
         spec.load("mine", cwd=folder)
-    assert caught.value.context == (
-        "envs/lab.yaml:3:7: kind: expected one of environment, base; did you mean 'base'?",
-    )
+    assert caught.value.context == ("envs/lab.yaml:3:7: kind: expected one of environment, base; did you mean 'base'?",)
 
 
 def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
@@ -293,9 +291,7 @@ def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_project_spec_may_extend_the_catalogue_entry_of_its_own_name(tmp_path: Path) -> None:
-    folder = project(
-        tmp_path, **{"jax-cpu": "schema: 1\nname: jax-cpu\nextends: jax-cpu\npackages: {pip: [rich]}\n"}
-    )
+    folder = project(tmp_path, **{"jax-cpu": "schema: 1\nname: jax-cpu\nextends: jax-cpu\npackages: {pip: [rich]}\n"})
     found = spec.load("jax-cpu", cwd=folder)
     assert "rich" in found.packages.pip and "jax" in found.frameworks
     assert found.path == folder / "envs" / "jax-cpu.yaml"
@@ -322,17 +318,13 @@ def test_what_is_not_there_is_said(reference: str, tmp_path: Path) -> None:
 
 def test_the_catalogue_is_sound() -> None:
     known = spec.names()
-    assert {"jax-cpu", "tf-cpu", "torch-cpu", "torch-cu118", "torch-cu124", "tf-cuda12", "jax-cuda13"} <= set(
-        known
-    )
+    assert {"jax-cpu", "tf-cpu", "torch-cpu", "torch-cu118", "torch-cu124", "tf-cuda12", "jax-cuda13"} <= set(known)
     for name in known:
         assert spec.load(name).name == name
 
 
 def test_flags_make_a_spec() -> None:
-    found = spec.from_flags(
-        ["torch=2.0.1", "jax"], cuda="11.8", python="3.12", cudnn="8.7", base="Ubuntu 22.04"
-    )
+    found = spec.from_flags(["torch=2.0.1", "jax"], cuda="11.8", python="3.12", cudnn="8.7", base="Ubuntu 22.04")
     assert found.frameworks["torch"].version == "2.0.1" and found.frameworks["jax"].version is None
     assert found.cuda == spec.CudaSpec(version="11.8", cudnn="8.7")
     assert (found.python, found.base.image, found.name) == (

@@ -121,9 +121,7 @@ def test_bad_text_is_told_and_placed(text: str | bytes, expected: str) -> None:
 def test_a_yaml_bomb_is_refused_quickly() -> None:
     lines = ["anything:", "  - &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"  - &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    assert any(
-        "aliases or nesting expand to more than" in line for line in problems("name: a\n" + "\n".join(lines))
-    )
+    assert any("aliases or nesting expand to more than" in line for line in problems("name: a\n" + "\n".join(lines)))
 
 
 def test_an_alias_to_itself_is_refused() -> None:
@@ -149,9 +147,7 @@ def test_merge_replaces_appends_and_removes() -> None:
     over = parse("a: {y: 3}\nlist: [q, r]\ngone: null\n", source="over")
     merged = merge(base, over, identity=lambda _path, item: str(item.value))
     assert plain(merged) == {"a": {"x": 1, "y": 3}, "list": ["p", "q", "r"]}
-    fresh = merge(
-        base, parse("list: !replace [z]\n", source="over"), identity=lambda _path, item: str(item.value)
-    )
+    fresh = merge(base, parse("list: !replace [z]\n", source="over"), identity=lambda _path, item: str(item.value))
     assert plain(fresh)["list"] == ["z"]
 
 
