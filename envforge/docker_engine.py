@@ -45,7 +45,7 @@ from envforge.progress import Step, Steps, open_display, short_name
 
 if TYPE_CHECKING:
     from envforge.lock import Lock
-    from envforge.passthrough import Choice, Form, Passthrough, ProbeOutcome
+    from envforge.passthrough import Choice, Passthrough, ProbeOutcome
     from envforge.plan import Rendered
     from envforge.resolve import Resolution
     from envforge.session import Session
@@ -127,22 +127,10 @@ def _current_context(environ: Mapping[str, str]) -> str | None:
     return str(found) if found else None
 
 
-def gpu_forms(info: EngineInfo) -> tuple[Form, ...]:
-    """Ways to ask this engine for a GPU, in the order they are tried."""
-    from envforge.passthrough import forms
-
-    if info.flavour.startswith("podman"):
-        return ("cdi-device",)  # its Docker-compatible socket drops a device request without a word
-    return forms(info.flavour, info.version)
-
-
-def gpu_host_config(request: GpuRequest, form: Form) -> dict[str, Any]:
-    """Keyword arguments for the container's host config that ask for this GPU in this form."""
+def gpu_host_config(wanted: Passthrough) -> dict[str, Any]:
+    """Keyword arguments for the container's host config that ask for this GPU."""
     from docker.types import DeviceRequest
 
-    from envforge.passthrough import device_requests
-
-    wanted = device_requests(request, form)
     found: dict[str, Any] = {}
     if wanted.device_requests:
         found["device_requests"] = [DeviceRequest(**dict(row)) for row in wanted.device_requests]
@@ -161,7 +149,6 @@ class DockerEngine:
         self._api = client.api
         self._config = config
         self._info: EngineInfo | None = None
-        self._gpu_absent = False
         self._choices: dict[GpuRequest, Choice] = {}
 
     @classmethod
@@ -402,17 +389,12 @@ class DockerEngine:
 
     def gpu_probe(self, image: str, wanted: Passthrough) -> ProbeOutcome:
         """What a tiny container with this GPU request says (see passthrough.ProbeOutcome)."""
-        from docker.types import DeviceRequest
-
         from envforge.passthrough import ProbeOutcome
 
         name = f"envforge-probe-{uuid.uuid4().hex[:12]}"
-        gpu: dict[str, Any] = {"devices": list(wanted.devices)} if wanted.devices else {}
-        if wanted.device_requests:
-            gpu["device_requests"] = [DeviceRequest(**dict(row)) for row in wanted.device_requests]
         try:
             with _engine_errors("starting the GPU probe"):
-                host = self._api.create_host_config(network_mode="none", **gpu)
+                host = self._api.create_host_config(network_mode="none", **gpu_host_config(wanted))
                 self._api.create_container(
                     image,
                     entrypoint=["/gpu-probe"],
@@ -488,7 +470,8 @@ class DockerEngine:
         container = ""
         try:
             with _engine_errors(f"running {session.argv[0]} in {image}"):
-                container = sessions.create(self._api, image, session, DeviceRequest, RUN_LABEL)
+                labels = {RUN_LABEL: "session", OWNER_LABEL: f"{socket.gethostname()}:{os.getpid()}"}
+                container = sessions.create(self._api, image, session, DeviceRequest, labels)
                 return sessions.follow(
                     self._api,
                     container,
@@ -509,20 +492,9 @@ class DockerEngine:
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, image: str, request: RunRequest) -> RunResult:
-        """See the protocol. ``auto`` GPUs: tried with, then without when the engine has none to give."""
-        if request.gpus.kind == "none" or (request.gpus.kind == "auto" and self._gpu_absent):
-            return self._run(image, request, {})
-        first: GpuUnavailable | None = None
-        for form in gpu_forms(self.info()):
-            try:
-                return self._run(image, request, gpu_host_config(request.gpus, form))
-            except GpuUnavailable as error:
-                first = first or error
-        assert first is not None
-        if request.gpus.promised:
-            raise first
-        self._gpu_absent = True  # do not ask again for every single check
-        return self._run(image, request, {})
+        """See the protocol. The GPU goes in by the form that a tiny container has proven; see gpu_passthrough."""
+        wanted = self.gpu_passthrough(request.gpus)
+        return self._run(image, request, gpu_host_config(wanted) if wanted else {})
 
     def _run(self, image: str, request: RunRequest, gpu: Mapping[str, Any]) -> RunResult:
         name = f"envforge-run-{uuid.uuid4().hex[:12]}"

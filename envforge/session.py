@@ -52,7 +52,9 @@ class Session:
     init: bool = True
 
 
-def create(api: Any, image: str, session: Session, device_request: Callable[..., Any], label: str) -> str:
+def create(
+    api: Any, image: str, session: Session, device_request: Callable[..., Any], labels: Mapping[str, str]
+) -> str:
     """The container's id. ``device_request`` and the port syntax are the SDK's."""
     binds = [f"{row.source}:{row.target}{':ro' if row.read_only else ''}" for row in session.mounts]
     host: dict[str, Any] = {"binds": binds, "init": session.init}
@@ -76,7 +78,6 @@ def create(api: Any, image: str, session: Session, device_request: Callable[...,
     config["Ulimits"] = [{"Name": name, "Soft": soft, "Hard": hard} for name, soft, hard in session.ulimits]
     if session.userns:
         config["UsernsMode"] = session.userns
-    name = f"envforge-run-{uuid.uuid4().hex[:12]}"
     body = api.create_container_config(
         image,
         list(session.argv[1:]),
@@ -87,12 +88,12 @@ def create(api: Any, image: str, session: Session, device_request: Callable[...,
         tty=session.tty,
         stdin_open=True,
         ports=[inside for _, _, inside in session.ports],
-        labels={label: name},
+        labels=dict(labels),
         host_config=config,
     )
     body["StdinOnce"] = True
     body["AttachStdin"] = True
-    return str(api.create_container_from_config(body, name)["Id"])
+    return str(api.create_container_from_config(body, f"envforge-run-{uuid.uuid4().hex[:12]}")["Id"])
 
 
 def follow(api: Any, container: str, *, tty: bool, out: IO[bytes], err: IO[bytes], stdin: int | None) -> int:
