@@ -647,9 +647,12 @@ class Tables:
             for text in (_plain("".join(words)), _GPU_PREFIX.sub("", _plain("".join(words)))):
                 if text in names:
                     return names[text]
-                glued = re.sub(r"(super|ti|laptop)+$", "", text)
-                if glued != text and glued in names:
-                    return names[glued]
+                while glued := re.sub(r"(?:super|ti|laptop)$", "", text):
+                    if glued == text:
+                        break
+                    if glued in names:
+                        return names[glued]
+                    text = glued
             if not _GPU_SUFFIX.fullmatch(words[-1]):
                 return None
             words.pop()
@@ -772,9 +775,7 @@ class Tables:
                     return found
             return None
 
-        found: Base | None = self._once(
-            ("cuda-image", wanted, kind, cudnn_major, cudnn_least), lambda: make() or False
-        )
+        found: Base | None = self._once(("cuda-image", wanted, kind, cudnn_major, cudnn_least), lambda: make() or False)
         return found or None
 
 
