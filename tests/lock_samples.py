@@ -35,9 +35,7 @@ def resolution(
         ),
         "cuda": None,
         "frameworks": (),
-        "requirements": tuple(
-            PipRequirement(text=item) if isinstance(item, str) else item for item in requirements
-        ),
+        "requirements": tuple(PipRequirement(text=item) if isinstance(item, str) else item for item in requirements),
         "constraints": tuple(PipRequirement(text=item) for item in constraints),
         "indexes": dict(indexes or {}),
         "index_packages": {label: tuple(globs) for label, globs in (index_packages or {}).items()},

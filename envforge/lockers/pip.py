@@ -70,7 +70,9 @@ class _Attempt:
 
     bindings: dict[str, str]  # normalised name -> index label
     added: dict[str, str] = field(default_factory=dict)  # bound though only others need them
-    build: bool = False  # source distributions may be used
+    sources: set[str] = field(default_factory=set)  # packages that may be taken as source
+    seen: set[str] = field(default_factory=set)  # every package met so far
+    anything: bool = False  # source is accepted everywhere: nothing is solved, only looked up
     undated: list[str] = field(default_factory=list)  # packages of an index that gives no upload times
 
 
@@ -256,8 +258,12 @@ def _arguments(resolution: Resolution, attempt: _Attempt, as_of: str | None, upg
             words += ["--exclude-newer-package", f"{name}=false"]
     for name in upgrade:
         words += ["--upgrade-package", name]
-    if not attempt.build:
+    if not attempt.sources and not attempt.anything:
         words.append("--no-build")
+    elif not attempt.anything:
+        # The others keep to wheels: an older wheel is better than a newer release that must be compiled.
+        for name in sorted(attempt.seen - attempt.sources):
+            words += ["--only-binary", name]
     return words
 
 
@@ -356,10 +362,56 @@ def solve(
             found = parse(answer, outcome.stderr, bindings)
             if _rebind(attempt, resolution, found):
                 continue
+            _refuse_needless_source(found, resolution, bindings, how)
             found = replace(found, packages=tuple(_asked_by_others(p, attempt.added) for p in found.packages))
             _report(found, resolution, console)
             return found
     raise LockError("lock-unsettled", f"the indexes of {resolution.name} could not be settled in {_ROUNDS} rounds")
+
+
+def _refuse_needless_source(found: Answer, resolution: Resolution, bindings: Mapping[str, str], reach: Reach) -> None:
+    """Compiling what has wheels for other Pythons is not a lock but a gamble: refused, naming who asks for it.
+
+    Source is right only for a release that has no wheel for Linux at all.
+    """
+    for package in found.packages:
+        if not package.source_only or not _has_linux_wheel(package, resolution, bindings, reach):
+            continue
+        target = f"Python {resolution.python} on {resolution.platform} with glibc {resolution.glibc}"
+        asked = [
+            w.text for w in (*resolution.requirements, *resolution.constraints) if _name_of(w.text) == package.name
+        ]
+        context = [f"the spec asks for {text}" for text in asked]
+        context += [f"{owner} needs {package.name}" for owner in package.via if owner != "spec"]
+        raise LockError(
+            "lock-no-wheel",
+            f"{package.name} {package.version} has no wheel for {target}; it has wheels for other targets",
+            context=tuple(context),
+            hint=f"choose another Python, or allow another version of {package.name}",
+        )
+
+
+def _has_linux_wheel(package: LockedPackage, resolution: Resolution, bindings: Mapping[str, str], reach: Reach) -> bool:
+    """Whether this release has a wheel for some Python on Linux (asked only for packages taken as source)."""
+    import tempfile
+    import tomllib
+
+    from envforge.resolve import PipRequirement
+
+    pin = PipRequirement(text=f"{package.name}=={package.version}", index=package.index)
+    local = replace(resolution, requirements=(pin,), constraints=())
+    bound = {name: label for name, label in bindings.items() if name == package.name}
+    for python in ("3.8", "3.11", "3.13"):
+        with tempfile.TemporaryDirectory(prefix="envforge-lock-") as name:
+            text = project_file(replace(local, python=python), bound, (), reach.index_urls)
+            (Path(name) / "pyproject.toml").write_text(text, encoding="utf-8")
+            words = ["--no-config", "--no-header", "--generate-hashes", "--format", "pylock.toml", "-o", "pylock.toml"]
+            words += ["--universal", "--no-deps", "--no-build", "--python", sys.executable, "--python-version", python]
+            outcome, answer = _run_uv(Path(name), words, reach, None)
+        if outcome.ok:
+            wheels = [_file_name(file) for e in tomllib.loads(answer)["packages"] for file in e.get("wheels", ())]
+            return any("linux" in file or file.endswith("-any.whl") for file in wheels)
+    return False
 
 
 def _warn_of_dropped_indexes(console: Console) -> None:
@@ -414,13 +466,14 @@ def _learn(attempt: _Attempt, resolution: Resolution, outcome: Outcome, as_of: s
                 console.note(f"index {bound[name]} gives no upload times: {name} is taken as it is today")
             attempt.undated += undated
             return True
-    if not attempt.build:
-        names = re.findall(r"Wheels are required for `([^`]+)` because building from source is disabled", text)
-        if names:
-            listed = ", ".join(sorted(set(names)))
-            console.note(f"no wheel for {listed}: locking from source, which may run its build script here")
-            attempt.build = True
-            return True
+    names = {normalise(n) for n in re.findall(r"Wheels are required for `([^`]+)` because building from", text)}
+    fresh_sources = names - attempt.sources
+    attempt.seen |= seen | {normalise(n) for n in re.findall(r"Adding direct dependency: ([A-Za-z0-9._-]+)", text)}
+    if fresh_sources:
+        listed = ", ".join(sorted(fresh_sources))
+        console.note(f"no wheel for {listed}: locking from source, which may run its build script here")
+        attempt.sources |= fresh_sources
+        return True
     return False
 
 
@@ -701,7 +754,7 @@ def locate(
     with tempfile.TemporaryDirectory(prefix="envforge-lock-") as name:
         text = project_file(local, bindings, (), how.index_urls)
         (Path(name) / "pyproject.toml").write_text(text, encoding="utf-8")
-        attempt = _Attempt(bindings=bindings, build=True)
+        attempt = _Attempt(bindings=bindings, anything=True)
         outcome, answer = _run_uv(Path(name), [*_arguments(local, attempt, None, ()), "--no-deps"], how, None)
     if not outcome.ok:
         raise explain(outcome, local, bindings)

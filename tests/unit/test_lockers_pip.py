@@ -1,88 +1,25 @@
-"""The pip locker against local indexes: one index per package, the target alone decides, clear refusals."""
+"""The pip locker against local indexes: one index per package, the target alone decides, hard files."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from envforge import process
-from envforge.errors import EnvforgeError, LockError, NetworkError
-from envforge.lock import LockedPackage, dumps
+from envforge.errors import LockError
+from envforge.lock import LockedPackage
 from envforge.lockers import pip
 from envforge.resolve import BaseChoice, CudaChoice, PipRequirement
 from tests.fixtures_index import Index
+from tests.lock_fixtures import LINUX, NVIDIA, TORCH, bound, hash_of, lock, refused
 from tests.lock_samples import quiet_console, resolution, sample_lock
 from tests.wheels import Dist, sdist, wheel
 
-LINUX = "cp311-cp311-manylinux_2_28_x86_64"
-NVIDIA = "py3-none-manylinux2014_x86_64"
-TORCH = PipRequirement(text="torch==2.7.1+cu118", index="pytorch-cu118")
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """uv with a cache of its own, no retries, and a machine full of settings that must not matter."""
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
-    monkeypatch.delenv("UV_INDEX_URL", raising=False)
-
-
-@pytest.fixture
-def public() -> Iterator[Index]:
-    dists = [
-        wheel("filelock", "3.0"),
-        wheel("torch", "2.7.1", tag=LINUX),
-        wheel("nvidia-nccl-cu11", "2.99", tag=NVIDIA),
-        wheel("nvidia-nccl-cu11", "2.21.5", tag=NVIDIA, files={"nvidia/other.py": b"# not the lab's\n"}),
-    ]
-    with Index(dists) as index:
-        yield index
-
-
-@pytest.fixture
-def pytorch() -> Iterator[Index]:
-    dists = [
-        wheel("torch", "2.7.1+cu118", tag=LINUX, requires=["filelock", "nvidia-nccl-cu11==2.21.5"]),
-        wheel("nvidia-nccl-cu11", "2.21.5", tag=NVIDIA),
-        wheel("filelock", "9.0"),
-    ]
-    with Index(dists) as index:
-        yield index
-
-
-def lock(index: Index, *requirements: Any, **options: Any) -> dict[str, LockedPackage]:
-    """Lock against a local default index; ``resolution`` fields may be given by name."""
-    ours = {"as_of", "upgrade", "previous", "console"}
-    made_for = resolution(*requirements, **{k: v for k, v in options.items() if k not in ours})
-    options.setdefault("console", quiet_console())
-    chosen = {k: v for k, v in options.items() if k in ours}
-    return {package.name: package for package in pip.lock(made_for, index_url=index.url, **chosen)}
-
-
-def refused(kind: type[EnvforgeError], index: Index, *requirements: Any, **options: Any) -> EnvforgeError:
-    with pytest.raises(kind) as caught:
-        lock(index, *requirements, **options)
-    return caught.value
-
-
-def bound(index: Index, *patterns: str) -> dict[str, Any]:
-    return {
-        "indexes": {"pytorch-cu118": index.url},
-        "index_packages": {"pytorch-cu118": patterns or ("torch", "nvidia-*")},
-    }
-
-
-def hash_of(index: Index, filename: str) -> str:
-    return f"sha256:{index.dists[filename].sha256}"
+pytest_plugins = ["tests.lock_fixtures"]
+pytestmark = pytest.mark.usefixtures("clean_uv")
 
 
 # -- one index per package ----------------------------------------------------------------------------
@@ -222,6 +159,15 @@ def test_extras_and_markers() -> None:
         assert set(lock(index, "jax", "libtpu; platform_machine == 'aarch64'")) == {"jax"}
 
 
+def test_both_spellings_of_an_extra_give_one_lock() -> None:
+    dists = [wheel("jax", "0.4.25", extras={"cuda12_pip": ["jaxlib==0.4.25+cuda12.cudnn89"]})]
+    dists.append(wheel("jaxlib", "0.4.25+cuda12.cudnn89", tag=LINUX))
+    with Index(dists) as index:
+        found = lock(index, "jax[cuda12_pip]==0.4.25")
+        assert set(found) == {"jax", "jaxlib"}
+        assert lock(index, "jax[cuda12-pip]==0.4.25") == found
+
+
 def test_this_machine_has_no_say(public: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings, configuration files and projects around us: the same lock with and without them."""
     plain = lock(public, "filelock")
@@ -318,6 +264,24 @@ def test_source_only_packages_are_named_before_the_build(public: Index) -> None:
     assert "compiler" in told
 
 
+def test_what_has_wheels_for_other_pythons_is_not_compiled(public: Index) -> None:
+    """The control: the same release without any Linux wheel is source-only and locked as such."""
+    public.add(sdist("num", "1.0"), wheel("num", "1.0", tag="cp39-cp39-manylinux_2_17_x86_64"))
+    error = refused(LockError, public, "num<2")
+    assert error.reference == "lock-no-wheel"
+    assert "num 1.0 has no wheel for Python 3.11 on linux/amd64" in error.message
+    assert error.context == ("the spec asks for num<2",)
+    del public.dists["num-1.0-cp39-cp39-manylinux_2_17_x86_64.whl"]
+    public.add(wheel("num", "1.0", tag="cp39-cp39-win_amd64"))
+    assert lock(public, "num<2")["num"].source_only
+
+
+def test_a_source_only_package_does_not_open_the_door_for_others(public: Index) -> None:
+    public.add(sdist("srconly", "1.0", requires=["c"]), wheel("c", "1.0"), sdist("c", "2.0"))
+    found = lock(public, "srconly", "c")
+    assert (found["c"].version, found["c"].source_only) == ("1.0", False)
+
+
 def test_source_archives_are_left_out_where_there_is_a_wheel(public: Index) -> None:
     public.add(sdist("filelock", "3.0"))
     assert lock(public, "filelock")["filelock"].hashes == (hash_of(public, "filelock-3.0-py3-none-any.whl"),)
@@ -379,148 +343,3 @@ def test_a_cuda_wheel_that_forgot_its_libraries(version: str, nvidia: bool, imag
     warnings = pip.cuda_library_warnings(asked, found)
     assert bool(warnings) is flagged
     assert all("libcusparseLt" in text for text in warnings)
-
-
-# -- what the index does --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("broken", ["default", "pytorch-cu118"])
-def test_a_broken_index_is_named(public: Index, pytorch: Index, broken: str) -> None:
-    (public if broken == "default" else pytorch).status = 500
-    error = refused(NetworkError, public, "filelock", TORCH, **bound(pytorch))
-    assert error.exit_code == 11
-    assert error.reference == "index-error"
-    assert "HTTP 500" in error.message
-    assert ("pytorch-cu118" if broken != "default" else "default package index") in error.message
-
-
-def test_an_index_that_stalls_and_one_that_is_gone(public: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_HTTP_TIMEOUT", "1")
-    public.stall = 20
-    assert refused(NetworkError, public, "filelock").reference == "index-timeout"
-    gone = resolution("filelock")
-    with pytest.raises(NetworkError) as caught:
-        pip.lock(gone, index_url="http://127.0.0.1:9/simple", console=quiet_console())
-    assert caught.value.reference == "index-unreachable"
-
-
-def test_conflicts_say_who_needs_what(public: Index) -> None:
-    public.add(wheel("a", "1", requires=["c>2"]), wheel("b", "1", requires=["c<2"]), wheel("c", "1"), wheel("c", "3"))
-    error = refused(LockError, public, "a", "b")
-    assert error.reference == "lock-impossible"
-    told = " ".join(error.context)
-    assert "b depends on c<2" in told
-    assert "a depends on c>2" in told
-    assert "the spec asks for a and b" in told
-    assert pip.PROJECT not in told
-
-
-def test_names_and_versions_that_do_not_exist(public: Index) -> None:
-    assert refused(LockError, public, "nothere").reference == "lock-not-found"
-    error = refused(LockError, public, "filelock==77")
-    assert error.reference == "lock-no-version"
-    assert "filelock==77 is not on the default package index" in error.message
-
-
-def test_html_indexes_work_too(public: Index) -> None:
-    public.html_only = True
-    assert lock(public, "filelock")["filelock"].version == "3.0"
-
-
-# -- credentials ----------------------------------------------------------------------------------------
-
-
-def test_credentials_reach_the_index_and_nothing_else(
-    public: Index, pytorch: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytorch.credentials = ("reader", "s3cret-word")
-    error = refused(NetworkError, public, TORCH, **bound(pytorch))
-    assert error.reference == "index-credentials"
-    assert "UV_INDEX_PYTORCH_CU118_PASSWORD" in error.hint
-    monkeypatch.setenv("UV_INDEX_PYTORCH_CU118_USERNAME", "reader")
-    monkeypatch.setenv("UV_INDEX_PYTORCH_CU118_PASSWORD", "s3cret-word")
-    seen: list[str] = []
-    real = process.run
-
-    def spy(argv: Any, **options: Any) -> process.Outcome:
-        outcome = real(argv, **options)
-        seen.extend([*map(str, argv), *outcome.argv, outcome.stdout, outcome.stderr])
-        return outcome
-
-    monkeypatch.setattr(process, "run", spy)
-    console = quiet_console()
-    found = lock(public, TORCH, console=console, **bound(pytorch))
-    assert found["torch"].index == "pytorch-cu118"
-    written = b"".join(dumps(sample_lock(resolution(TORCH, **bound(pytorch)), *found.values())).values())
-    told = console.stderr.getvalue()  # type: ignore[attr-defined]
-    assert seen
-    assert "s3cret-word" not in " ".join([*seen, written.decode(), told])
-    monkeypatch.setenv("UV_INDEX_PYTORCH_CU118_PASSWORD", "wrong-word")
-    error = refused(NetworkError, public, TORCH, **bound(pytorch))
-    assert error.reference == "index-credentials"
-    assert "wrong-word" not in str(error.document())
-
-
-def test_credentials_of_the_default_index_stay_in_the_environment(public: Index) -> None:
-    public.credentials = ("reader", "s3cret-word")
-    address = public.url.replace("http://", "http://reader:s3cret-word@")
-    found = pip.lock(resolution("filelock"), index_url=address, console=quiet_console())
-    assert "s3cret-word" not in repr(found)
-    _, secrets = pip.environment(address, source={})
-    assert "s3cret-word" in secrets
-
-
-def test_netrc(public: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    public.credentials = ("reader", "s3cret-word")
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login reader password s3cret-word\n")
-    netrc.chmod(0o600)
-    assert refused(NetworkError, public, "filelock").reference == "index-credentials"
-    monkeypatch.setenv("NETRC", str(netrc))
-    assert set(lock(public, "filelock")) == {"filelock"}
-
-
-def test_credentials_in_a_spec_are_refused(public: Index) -> None:
-    error = refused(LockError, public, "filelock", indexes={"lab": "https://me:word@lab.example/simple"})
-    assert error.reference == "index-credentials-in-spec"
-    assert "me:word" not in str(error.document())
-
-
-# -- the lock installs, and a changed file does not -------------------------------------------------------
-
-
-def install(index: Index, files: dict[str, bytes], folder: Path) -> subprocess.CompletedProcess[str]:
-    import uv
-
-    (folder / "pip.txt").write_bytes(files["pip.default.txt"])
-    words = ["pip", "install", "--no-config", "--no-deps", "--require-hashes", "--target", str(folder / "site")]
-    env, _ = pip.environment(index.url)
-    return subprocess.run(
-        [uv.find_uv_bin(), *words, "--python", sys.executable, "-r", str(folder / "pip.txt")],
-        capture_output=True,
-        text=True,
-        env={**env, "UV_CACHE_DIR": str(folder / "cache")},
-    )
-
-
-def test_the_lock_installs_with_hash_checking_and_a_tampered_file_is_refused(tmp_path: Path) -> None:
-    dists = [wheel("a", "1.0", requires=["b"]), wheel("b", "1.0+cu118"), sdist("c", "1.0")]
-    with Index(dists) as index:
-        made_for = resolution("a", "c")
-        made = pip.lock(made_for, index_url=index.url, console=quiet_console())
-        files = dumps(sample_lock(made_for, *made))
-        good, bad = tmp_path / "good", tmp_path / "bad"
-        good.mkdir()
-        bad.mkdir()
-        done = install(index, files, good)
-        assert done.returncode == 0, done.stderr
-        assert sorted(path.name for path in (good / "site").glob("*.dist-info")) == [
-            "a-1.0.dist-info",
-            "b-1.0+cu118.dist-info",
-            "c-1.0.dist-info",
-        ]
-        index.tampered.add("b-1.0+cu118-py3-none-any.whl")
-        refused_ = install(index, files, bad)
-        assert refused_.returncode != 0
-        assert "hash" in refused_.stderr.lower()
-        assert not (bad / "site" / "b").exists()
