@@ -157,6 +157,7 @@ def make_lock(
         installer, chosen = tools.result(), base.result()
     conda, settings = _conda(resolution, as_of, console)
     made = assemble(resolution, packages, base=chosen, installer=installer, conda=conda, as_of=as_of)
+    _no_clash(resolution, made)
     same_apt = previous is not None and set(dict(previous.apt)) == set(resolution.apt)
     made = replace(made, conda_settings=settings, apt=previous.apt if previous and same_apt else ())
     made = lockfile.seal(made, resolution)
@@ -177,6 +178,7 @@ def assemble(
     """The sealed lock of these parts."""
     from envforge import lock as lockfile
     from envforge.lockers import pip
+    from envforge.lockers.conda import INSTALLER_VERSION
 
     return lockfile.seal(
         lockfile.Lock(
@@ -189,7 +191,7 @@ def assemble(
             pip=tuple(packages),
             conda=tuple(conda),
             indexes={label: resolution.indexes[label] for label in _labels(packages)},
-            tools={"uv": pip.uv_version()},
+            tools={"uv": pip.uv_version()} | ({"py-rattler": INSTALLER_VERSION} if conda else {}),
             tool_packages=tuple(installer),
             as_of=as_of,
             notes=tuple(notes),
@@ -217,12 +219,32 @@ def _reach(ca_bundle: Path | None) -> Reach:
 def _conda(
     resolution: Resolution, as_of: str | None, console: Console
 ) -> tuple[tuple[LockedConda, ...], dict[str, str]]:
-    if not resolution.conda:
+    if not resolution.conda and (resolution.cuda is None or resolution.cuda.source != "conda"):
         return (), {}
     from envforge.lockers import conda
 
     subdirs = (conda.SUBDIRS[resolution.platform],)
-    return conda.lock(resolution, subdirs=subdirs, as_of=as_of, console=console), conda.settings(resolution)
+    base = resolution.mirrors.get("conda")
+    found = conda.lock(resolution, subdirs=subdirs, as_of=as_of, channels_base=base, console=console)
+    return found, conda.settings(resolution)
+
+
+def _no_clash(resolution: Resolution, made: Lock) -> None:
+    """A package must not come from conda and from pip: one would overwrite the other's files."""
+    if not made.conda:
+        return
+    from envforge.errors import LockError
+    from envforge.lockers import conda
+
+    found = conda.clashes(made.conda, [package.name for package in made.pip])
+    if found:
+        raise LockError(
+            "conda-pip-clash",
+            f"{resolution.name}: {len(found)} packages would be installed by conda and by pip",
+            context=tuple(found),
+            hint="name the package in packages.conda or in packages.pip, not in both; "
+            "what needs it from pip can come from conda too",
+        )
 
 
 def _base(resolution: Resolution, previous: Lock | None, console: Console) -> LockedBase:
