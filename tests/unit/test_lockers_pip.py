@@ -13,12 +13,13 @@ from envforge.errors import LockError
 from envforge.lock import LockedPackage
 from envforge.lockers import pip
 from envforge.resolve import BaseChoice, CudaChoice, PipRequirement
+from tests import lock_fixtures
 from tests.fixtures_index import Index
 from tests.lock_fixtures import LINUX, NVIDIA, TORCH, bound, hash_of, lock, refused
 from tests.lock_samples import quiet_console, resolution, sample_lock
 from tests.wheels import Dist, sdist, wheel
 
-pytest_plugins = ["tests.lock_fixtures"]
+public, pytorch, clean_uv = lock_fixtures.public, lock_fixtures.pytorch, lock_fixtures.clean_uv
 pytestmark = pytest.mark.usefixtures("clean_uv")
 
 

@@ -13,12 +13,13 @@ from envforge import process
 from envforge.errors import LockError, NetworkError
 from envforge.lock import dumps
 from envforge.lockers import pip
+from tests import lock_fixtures
 from tests.fixtures_index import Index
 from tests.lock_fixtures import TORCH, bound, lock, refused
 from tests.lock_samples import quiet_console, resolution, sample_lock
 from tests.wheels import sdist, wheel
 
-pytest_plugins = ["tests.lock_fixtures"]
+public, pytorch, clean_uv = lock_fixtures.public, lock_fixtures.pytorch, lock_fixtures.clean_uv
 pytestmark = pytest.mark.usefixtures("clean_uv")
 
 
