@@ -193,10 +193,12 @@ def _files(plan: BuildPlan) -> dict[str, bytes]:
 
 def _conda_packages(plan: BuildPlan) -> list[LockedConda]:
     """The conda packages of this platform, in the order of the lock."""
+    if plan.lock is None or not plan.lock.conda:
+        return []
     from envforge.lockers.conda import SUBDIRS
 
     wanted = (SUBDIRS.get(plan.resolution.platform, ""), "noarch")
-    return [one for one in plan.lock.conda if one.subdir in wanted] if plan.lock is not None else []
+    return [one for one in plan.lock.conda if one.subdir in wanted]
 
 
 def _conda_files(plan: BuildPlan) -> dict[str, bytes]:
@@ -216,11 +218,11 @@ def _conda_files(plan: BuildPlan) -> dict[str, bytes]:
 
 def _conda(plan: BuildPlan) -> dict[str, str] | None:
     """What conda.j2 needs; None without conda packages."""
-    from envforge.lockers.conda import SUBDIRS, environment
-
     packages = _conda_packages(plan)
     if not packages:
         return None
+    from envforge.lockers.conda import SUBDIRS, environment
+
     variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(environment(plan.resolution).items())]
     words = ["python3", f"{HOST}/conda_install.py", f"{LOCKS}/conda.txt", plan.prefix, "--cache", f"{CACHE}/conda"]
     words += ["--platform", SUBDIRS[plan.resolution.platform]]

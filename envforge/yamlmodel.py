@@ -28,7 +28,6 @@ T = TypeVar("T")
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "binary", "value")
 REPLACE = "!replace"
-_NOT_YAML = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x84\\x86-\\x9f\\ud800-\\udfff\\ufffe\\uffff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +157,9 @@ def decode(text: str | bytes, source: str) -> str:
                 1,
             ) from error
     text = text.removeprefix("\ufeff")
-    bad = _NOT_YAML.search(text)
+    from yaml.reader import Reader
+
+    bad = Reader.NON_PRINTABLE.search(text)
     if bad is not None:
         line = text.count("\n", 0, bad.start()) + 1
         column = bad.start() - text.rfind("\n", 0, bad.start())
