@@ -579,10 +579,10 @@ class Tables:
             }
 
         branches: dict[str, str] = self._once("last-driver", make)
-        return branches.get(gpu.text) or next(
-            (b for c, b in branches.items() if gpu.capability < (7, 5) and c.split(".")[0] == str(gpu.capability[0])),
-            None,
-        )
+        if gpu.capability >= (7, 5) and gpu.text not in branches:
+            return None
+        same = (branch for text, branch in branches.items() if text.split(".")[0] == str(gpu.capability[0]))
+        return branches.get(gpu.text) or next(same, None)
 
     # -- GPUs ---------------------------------------------------------------------------------------------
     def gpu(self, name: str) -> Gpu | None:

@@ -37,6 +37,8 @@ def choose(request: Request, tables: Tables, state: State) -> None:
         item = _choose_one(asked, request, tables, state)
         if item is not None:
             state.chosen.append(item)
+            if item.accelerator == "cuda":
+                state.on_gpu.append(item)
     if not request.frameworks and request.cuda:
         state.cuda = series(request.cuda)
     _one_cuda(request, tables, state)
@@ -223,7 +225,7 @@ def _choose_build(
     claims = _claims(asked, label, request, tables, state)
     stated = {name: value for name, value in claims.items() if name != "packages"}
     values = [value for value in stated.values() if value]
-    if any(not agrees(a, b) for a in values for b in values):
+    if len(values) > 1 and any(not agrees(a, b) for a in values for b in values):
         parts = ", ".join(f"{name} says {value}" for name, value in stated.items())
         state.add(
             "conflict",
@@ -232,7 +234,10 @@ def _choose_build(
             "make the label, the index and the CUDA field say the same",
         )
         return
-    wanted = max(values, key=lambda text: (text.count("."), key(text))) if values else claims.get("packages")
+    if len(values) == 1:
+        wanted: str | None = values[0]
+    else:
+        wanted = max(values, key=lambda text: (text.count("."), key(text))) if values else claims.get("packages")
     if "label" in stated and not request.cuda:
         state.add("info", "cuda-from-label", f"CUDA {wanted} read from the label of {item.text}")
     release = item.release

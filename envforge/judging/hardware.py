@@ -44,9 +44,9 @@ def _answer(request: Request, tables: Tables, state: State, floors: Floors, mino
         return "native"
     if driver >= key(minor) and key(floors.cuda) >= key("11"):
         return "minor-version"
-    if request.compat and request.gpus and _all_datacentre(request, tables):
-        return "forward-compat"
-    return "too-old"
+    # Without a named card, compat: true is taken as the statement that the hosts have data-centre GPUs.
+    able = _all_datacentre(request, tables) if request.gpus else request.compat
+    return "forward-compat" if able else "too-old"
 
 
 def _all_datacentre(request: Request, tables: Tables) -> bool:
@@ -65,15 +65,16 @@ def _speak(request: Request, tables: Tables, state: State, floors: Floors, minor
             "does not run there, nor do features that need the newer driver",
             f"driver {floors.native} or newer removes the limits",
         )
-    elif answer == "forward-compat":
+    elif answer == "forward-compat" and request.compat:
         state.add(
             "limit",
             "forward-compat",
-            f"driver {driver} is below {minor}; the CUDA compatibility package lets these data-centre GPUs run CUDA {cuda} on it",
+            f"driver {driver} is below {minor}; the CUDA compatibility package lets data-centre GPUs (no others) "
+            f"run CUDA {cuda} on it",
             f"driver {floors.native} or newer needs no such package",
         )
-    elif answer == "too-old":
-        able = _all_datacentre(request, tables)
+    elif answer in ("too-old", "forward-compat"):
+        able = answer == "forward-compat"
         state.add(
             "conflict",
             "driver-too-old",
@@ -172,10 +173,10 @@ def _fit_machine(gpu: Gpu, request: Request, tables: Tables, state: State) -> No
             f"{gpu.name}: public wheels on this board are not known to work",
             "smoke tests must pass on it",
         )
-    if request.driver is None or not is_version(request.driver):
+    if request.driver is None or state.driver_answer == "unknown":
         return
     last = tables.last_driver(gpu)
-    if last and key(major(request.driver)) > key(last):
+    if last and int(major(request.driver)) > int(last):
         state.add(
             "conflict",
             "driver-dropped-gpu",

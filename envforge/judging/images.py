@@ -119,7 +119,7 @@ def _glibc_needed(item: Chosen, arch: str) -> str | None:
 
 def _cuda(request: Request, base: Base, needs_base: bool, tables: Tables, state: State) -> None:
     accepted, words = base_accepts_driver(request, tables, base.image)
-    if not accepted and not (request.base == "auto" and state.driver_answer == "too-old"):
+    if not accepted and not (request.base == "auto" and state.driver_answer in ("too-old", "forward-compat")):
         # Which older drivers an image lets through is not known for every image.
         sure = request.base != "auto" and bool(base.accepts_branches)
         state.add(

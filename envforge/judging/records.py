@@ -99,6 +99,7 @@ class State:
 
     findings: list[Finding] = field(default_factory=list)
     chosen: list[Chosen] = field(default_factory=list)
+    on_gpu: list[Chosen] = field(default_factory=list)
     requirements: list[Requirement] = field(default_factory=list)
     cuda: str | None = None
     cudnn: str | None = None
@@ -112,8 +113,3 @@ class State:
     def add(self, severity: Severity, reference: str, message: str, hint: str = "") -> None:
         """Record one finding."""
         self.findings.append(Finding(reference=reference, severity=severity, message=message, hint=hint))
-
-    @property
-    def on_gpu(self) -> list[Chosen]:
-        """The frameworks that run on a GPU."""
-        return [item for item in self.chosen if item.accelerator == "cuda"]

@@ -118,14 +118,19 @@ def number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def driver_answer(cuda: str, driver: str) -> str:
-    """native, minor-version or too-old. CUDA 10 and older have no minor-version compatibility."""
+# The data-centre cards among them: only these may run a newer CUDA family through the compatibility package.
+DATA_CENTRE = {"Tesla K80", "Tesla P100", "NVIDIA V100", "NVIDIA T4", "NVIDIA A100", "NVIDIA L4", "NVIDIA H100",
+               "NVIDIA B200", "NVIDIA B300"}  # fmt: skip
+
+
+def driver_answer(cuda: str, driver: str, gpu: str = "") -> str:
+    """native, minor-version, forward-compat or too-old. CUDA 10 and older have no minor-version compatibility."""
     native, family = DRIVERS[cuda]
     if number(driver) >= number(native):
         return "native"
     if number(cuda) >= (11,) and number(driver) >= number(family):
         return "minor-version"
-    return "too-old"
+    return "forward-compat" if gpu in DATA_CENTRE else "too-old"
 
 
 def gpu_answer(capability: tuple[int, int], kernels: object, ptx: object, driver: str) -> str:
@@ -151,12 +156,12 @@ def torch(version: str, cuda: str, python: str, gpu: str, driver: str) -> tuple[
     minors, builds = TORCH[version]
     if cuda not in builds:
         return False, "", ""
-    answer = driver_answer(cuda, driver)
+    answer = driver_answer(cuda, driver, gpu)
     kernels, ptx = builds[cuda]
     card = gpu_answer(GPUS[gpu][0], kernels, ptx, answer)
-    works = (
-        int(python.split(".")[1]) in minors and answer != "too-old" and card != "none" and machine_works(gpu, driver)
-    )
+    # Without the switch in the spec, forward compatibility is an offer and not an answer.
+    runs = answer in ("native", "minor-version")
+    works = int(python.split(".")[1]) in minors and runs and card != "none" and machine_works(gpu, driver)
     return works, answer, card
 
 

@@ -117,9 +117,6 @@ def test_a_newer_driver_is_never_too_old_where_an_older_one_was_not(request: Req
 @given(requests())
 @settings(max_examples=150, deadline=None)
 def test_removing_a_gpu_never_adds_a_conflict(request: Request) -> None:
-    if request.compat:
-        # Forward compatibility is granted for the cards named; without cards there is nobody to grant it to.
-        request = replace(request, compat=False)
     before = judge(request, TABLES)
     for number in range(len(request.gpus)):
         fewer = replace(request, gpus=request.gpus[:number] + request.gpus[number + 1 :])
