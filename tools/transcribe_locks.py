@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from envforge import compat  # noqa: E402
 from envforge import lock as lockfile  # noqa: E402
-from envforge.commands.lock import _base, _reach, assemble  # noqa: E402
+from envforge.commands.lock import _base, assemble, reach_of  # noqa: E402
 from envforge.console import Console  # noqa: E402
 from envforge.errors import EnvforgeError, LockError  # noqa: E402
 from envforge.lockers import pip  # noqa: E402
@@ -70,7 +70,7 @@ def transcribe(name: str, data: Mapping[str, Any], root: Path, console: Console)
             stand_ins(data, label, folder)
             urls[label] = folder.as_uri()
         local = replace(resolution, find_links=tuple(labels))
-        own = _reach(None)
+        own = reach_of(resolution)
         found = pip.solve(local, reach=replace(own, index_urls={**own.index_urls, **urls}), console=console)
     used, packages = [], []
     for package in found.packages:

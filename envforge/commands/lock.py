@@ -142,7 +142,7 @@ def make_lock(
 
     previous = lockfile.read(resolution.name, project=root)
     kept = previous if keep else None
-    reach = _reach(ca_bundle)
+    reach = reach_of(resolution, ca_bundle)
     with ThreadPoolExecutor(max_workers=2) as pool:
         tools = pool.submit(pip.lock_tools, resolution, reach=reach, console=console)
         base = pool.submit(_base, resolution, kept, console)
@@ -206,14 +206,21 @@ def _labels(packages: Sequence[LockedPackage]) -> list[str]:
     return sorted({package.index for package in packages} - {DEFAULT_INDEX})
 
 
-def _reach(ca_bundle: Path | None) -> Reach:
-    """The indexes as this machine's settings say they are reached."""
+def reach_of(resolution: Resolution, ca_bundle: Path | None = None) -> Reach:
+    """How the indexes are reached from here: the environment first, then the config file, then the spec's mirrors."""
+    import os
+
     from envforge import config
     from envforge.lockers.pip import Reach
 
     found = config.load()
+    mirrors = resolution.mirrors
+    default = found.default_index or mirrors.get("pip")
+    if os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL"):
+        default = None
+    labelled = {label: mirrors[label] for label in resolution.indexes if label in mirrors}
     bundle = ca_bundle or found.ca_bundle_path()
-    return Reach(index_url=found.default_index, index_urls=dict(found.indexes), ca_bundle=bundle)
+    return Reach(index_url=default, index_urls={**labelled, **found.indexes}, ca_bundle=bundle)
 
 
 def _conda(

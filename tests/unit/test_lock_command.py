@@ -87,6 +87,23 @@ def test_the_installer_is_locked_by_hash_and_remembered(monkeypatch: pytest.Monk
         assert not [path for path in index.requests if "/uv" in path]
 
 
+@pytest.mark.parametrize("where", ["config", "spec"])
+def test_mirrors_are_used_and_never_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    lab = "https://lab.example/simple"
+    with Index([wheel("a", "1.0")]) as index, Index([wheel("t", "1.0+lab")]) as other:
+        mirrors = {"pip": index.url, "lab": other.url} if where == "spec" else {}
+        if where == "config":
+            config = f"schema: 1\ndefault_index: {index.url}\nindexes: {{lab: '{other.url}'}}\n"
+            Path("envforge.config.yaml").write_text(config, encoding="utf-8")
+        made_for = resolution("a", "t", indexes={"lab": lab}, index_packages={"lab": ["t"]}, mirrors=mirrors)
+        made = command.make_lock(made_for, console=quiet_console())
+        assert {package.name: package.index for package in made.pip} == {"a": "default", "t": "lab"}
+        assert made.indexes == {"lab": lab}
+        written = b"".join(path.read_bytes() for path in Path("lockfiles/sample").iterdir()).decode()
+        assert "127.0.0.1" not in written
+
+
 def test_a_moved_base_tag_is_reported_and_the_old_digest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sample_lock(resolution("a"), base=LockedBase(image="python:3.11-slim-bookworm", digest=DIGEST, reason="r"))
     other = "sha256:" + "e" * 64
