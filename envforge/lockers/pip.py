@@ -15,9 +15,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,8 +286,6 @@ def _preferences(previous: Lock) -> str:
 
 def _run_uv(folder: Path, words: Sequence[str], reach: Reach, previous: Lock | None) -> tuple[Outcome, str]:
     """uv's outcome and the pylock text it wrote ("" when it failed)."""
-    import uv
-
     from envforge import process
 
     env, secrets = environment(reach.index_url, ca_bundle=reach.ca_bundle)
@@ -294,7 +294,7 @@ def _run_uv(folder: Path, words: Sequence[str], reach: Reach, previous: Lock | N
     if previous is not None and previous.pip:
         target.write_text(_preferences(previous), encoding="utf-8")
     outcome = process.run(
-        [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", *words],
+        [uv_binary(), "pip", "compile", "pyproject.toml", *words],
         env=env,
         cwd=folder,
         timeout=TIMEOUT,
@@ -798,6 +798,25 @@ def lock_tools(resolution: Resolution, *, reach: Reach | None = None, console: C
     tools = tuple(replace(package, via=()) for package in found if package.name == "uv")
     paths.write_atomic(kept, json.dumps(list(tools[0].hashes)).encode())
     return tools
+
+
+_FINDING = threading.Lock()
+
+
+@cache
+def _found_uv() -> str:
+    import uv
+
+    return str(uv.find_uv_bin())
+
+
+def uv_binary() -> str:
+    """The uv program of this installation's ``uv`` package.
+
+    Guarded: finding it reads sysconfig, whose first use from two threads at once gives half-filled answers.
+    """
+    with _FINDING:
+        return _found_uv()
 
 
 def uv_version() -> str:
