@@ -288,6 +288,8 @@ class Tables:
 
     def framework_name(self, name: str) -> tuple[str | None, str | None]:
         """A name people use -> (framework, accelerator the name implies); (None, None) when unknown."""
+        if name in FRAMEWORKS:
+            return name, None
         plain = re.sub(r"[-_.]+", "-", name.strip().lower())
         if plain in FRAMEWORKS:
             return plain, None
@@ -370,6 +372,23 @@ class Tables:
 
         found: tuple[tuple[str, tuple[str, ...]], ...] = self._once(("kernels", framework, wanted), make)
         return found
+
+    def bounds_fit(self, framework: str, version: str, python: str, accelerator: str, cuda: str | None) -> bool:
+        """Whether the bounds of one release alone leave every base library a version with a wheel."""
+
+        def make() -> tuple[bool]:
+            known = self.bounds_of(framework, version, python, accelerator, cuda)
+            for name, ranges in known.items():
+                common = self.wheel_range(name, python)
+                for bound in ranges:
+                    common = common.meet(bound)
+                if common.empty:
+                    return (False,)
+            return (True,)
+
+        name = ("bounds-fit", framework, version, python, accelerator, major(cuda) if cuda else None)
+        found: tuple[bool] = self._once(name, make)
+        return found[0]
 
     def bounds_of(
         self, framework: str, version: str, python: str, accelerator: str, cuda: str | None

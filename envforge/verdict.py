@@ -7,12 +7,12 @@ asked for (``Verdict.nearest``), each judged by the same function.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from envforge.compat import Tables
 from envforge.judging import frameworks, hardware, images, packages
-from envforge.judging.records import Answer, Chosen, Finding, FrameworkRequest, Request, State
+from envforge.judging.records import Answer, Chosen, Finding, FrameworkRequest, Request, Severity, State
 from envforge.versions import key
 
 if TYPE_CHECKING:
@@ -25,7 +25,19 @@ SCHEMA = 1
 _ORDER = (
     ("driver", "forward", "minor-version", "ptx-needs-driver", "base-requires-driver"),
     ("no-kernels", "ptx", "gpu", "jetson", "kernels", "toolkit", "unknown-gpu"),
-    ("cuda", "two-cuda", "label", "no-such", "no-cuda", "index", "default-index", "broken", "cudnn", "two-cudnn", "shared-library"),
+    (
+        "cuda",
+        "two-cuda",
+        "label",
+        "no-such",
+        "no-cuda",
+        "index",
+        "default-index",
+        "broken",
+        "cudnn",
+        "two-cudnn",
+        "shared-library",
+    ),
     ("python", "no-wheel"),
 )
 _SEVERITIES = ("conflict", "unverified", "limit", "warning", "info")
@@ -131,7 +143,12 @@ def _interpreter(request: Request, tables: Tables, state: State) -> None:
     row = tables.python_row(request.python)
     if row is not None:
         if row["ends"] <= images.CHECKED:
-            state.add("warning", "python-ended", f"support of Python {request.python} ended {row['ends']}", "move to a newer Python when the frameworks allow it")
+            state.add(
+                "warning",
+                "python-ended",
+                f"support of Python {request.python} ended {row['ends']}",
+                "move to a newer Python when the frameworks allow it",
+            )
         return
     rows = tables.raw("rules")["pythons"]
     parts = request.python.split(".")
@@ -140,7 +157,12 @@ def _interpreter(request: Request, tables: Tables, state: State) -> None:
     elif key(request.python) > key(rows[-1]["python"]):
         state.add("unverified", "python-newer-than-tables", f"Python {request.python} is newer than the tables")
     else:
-        state.add("conflict", "no-such-python", f"Python {request.python} cannot be used here", f"{rows[0]['python']} to {rows[-1]['python']} are known")
+        state.add(
+            "conflict",
+            "no-such-python",
+            f"Python {request.python} cannot be used here",
+            f"{rows[0]['python']} to {rows[-1]['python']} are known",
+        )
 
 
 def _total(state: State) -> Answer:
@@ -152,18 +174,17 @@ def _total(state: State) -> Answer:
     return "ok-with-limits" if "limit" in found else "ok"
 
 
-def _place(found: Finding) -> int:
-    for number, starts in enumerate(_ORDER):
-        if found.reference.startswith(starts):
-            return number
-    return len(_ORDER)
+@lru_cache(maxsize=512)
+def _place(severity: Severity, reference: str) -> int:
+    """Where a finding stands: conflicts first, and within a severity in the order of causes."""
+    place = next((number for number, starts in enumerate(_ORDER) if reference.startswith(starts)), len(_ORDER))
+    return _SEVERITIES.index(severity) * 100 + place
 
 
 def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
     if len(findings) < 2:
         return tuple(findings)
-    seen = dict.fromkeys(findings)
-    return tuple(sorted(seen, key=lambda f: (_SEVERITIES.index(f.severity), _place(f))))
+    return tuple(sorted(dict.fromkeys(findings), key=lambda f: _place(f.severity, f.reference)))
 
 
 def request_from_spec(spec: EnvSpec) -> Request:

@@ -48,11 +48,13 @@ def key(text: str) -> Key:
     )
 
 
+@lru_cache(maxsize=4096)
 def is_version(text: str) -> bool:
     """Whether the text is a version."""
     return _VERSION.fullmatch(text.strip()) is not None
 
 
+@lru_cache(maxsize=4096)
 def is_prerelease(text: str) -> bool:
     """a, b, rc and dev releases."""
     found = key(text)

@@ -33,7 +33,8 @@ def index_cuda(index: str | None) -> str | None:
 
 def choose(request: Request, tables: Tables, state: State) -> None:
     """Fill ``state.chosen`` and say what does not fit."""
-    for asked in (*request.frameworks, *_in_packages(request, tables, state)):
+    more = _in_packages(request, tables, state) if state.requirements else ()
+    for asked in (*request.frameworks, *more):
         item = _choose_one(asked, request, tables, state)
         if item is not None:
             state.chosen.append(item)

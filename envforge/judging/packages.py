@@ -66,11 +66,14 @@ def judge_packages(request: Request, tables: Tables, state: State) -> None:
         _known_row(found, request, tables, state)
         _companion(found, tables, state)
         _source_only(found, request, tables, state)
-    _cuda_claims(request, state)
+    if state.claims:
+        _cuda_claims(request, state)
     _notes(request, tables, state)
-    _runtimes(named, request, tables, state)
-    _exporters(named, tables, state)
-    _keras(named, tables, state)
+    if named:
+        _runtimes(named, request, tables, state)
+        _exporters(named, tables, state)
+    if named or len(state.chosen) > 1 or any(item.name == "keras" for item in state.chosen):
+        _keras(named, tables, state)
     _cudnn(request, tables, state)
     _shared_pins(request, state)
     _shared_bounds(request, tables, state)
@@ -496,6 +499,10 @@ _BASE_LIBRARIES = ("numpy", "scipy", "protobuf", "setuptools", "h5py", "ml-dtype
 
 
 def _shared_bounds(request: Request, tables: Tables, state: State) -> None:
+    if not state.requirements and len(state.chosen) == 1:
+        only = state.chosen[0]
+        if tables.bounds_fit(only.name, only.version, request.python, only.accelerator, only.cuda):
+            return
     parts: dict[str, list[tuple[str, Range]]] = {}
     for item in state.chosen:
         if item.release is None:
