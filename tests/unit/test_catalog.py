@@ -14,8 +14,9 @@ from envforge.verdict import Verdict, judge, request_from_spec
 FILES = sorted(resources.catalog().glob("*.yaml"))
 NAMES = [path.stem for path in FILES]
 FIRST = (
-    "jax-cpu tf-cpu torch-cpu torch-cu118 torch-cu121 torch-cu124 torch-cu126 torch-cu128 tf-cuda12 jax-cuda12 jax-cuda13"
-).split()
+    *("jax-cpu", "tf-cpu", "torch-cpu", "torch-cu118", "torch-cu121", "torch-cu124", "torch-cu126", "torch-cu128"),
+    *("tf-cuda12", "jax-cuda12", "jax-cuda13"),
+)
 # Framework and CUDA builds the tables know but no entry can have, each with the reason.
 LEFT_OUT: dict[tuple[str, str], str] = {}
 
