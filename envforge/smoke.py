@@ -1,4 +1,4 @@
-"""Plans the smoke ladder from a resolution and its lock, runs it through an engine or an interpreter, judges the report.
+"""Plans the smoke ladder from a resolution and its lock, runs it in an engine or an interpreter, judges the report.
 
 What is expected is decided here, outside the framework: the plan says which build, which packages, which export
 routes and whether a GPU was promised. A planned check that does not report is an error, never a pass.

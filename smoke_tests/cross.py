@@ -29,7 +29,7 @@ def check(name, plan, entry):
 
 def this_order(order, plan, entry):
     """This process itself is the first order: everything after it runs with both imported."""
-    for name, ops in _both(plan, entry):
+    for _, ops in _both(plan, entry):
         _works(ops.a, order)
     return "{0} first, then {1}: both work".format(*order)
 

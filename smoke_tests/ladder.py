@@ -121,7 +121,7 @@ class Ladder(object):
             why = self.adapter.gpu_trouble()
             cause, explanation = classify(why)
             raise Failed(
-                "NVML sees {0} GPU(s) (driver {1}) but the framework sees none and would silently use the CPU{2}".format(
+                "NVML sees {0} GPU(s) (driver {1}), the framework none: it would silently use the CPU{2}".format(
                     len(visible), self.seen["driver"], ": {0} {1}".format(why, explanation).rstrip() if why else ""
                 ),
                 "cpu-fallback",
@@ -400,7 +400,7 @@ class Ladder(object):
         return "1000 repeats within {0:.1g} (allowed 1e-3)".format(worst), {"error": worst}
 
     def check_stress_memory(self):
-        """Big tensors are made and released three times; the second and third time must not need more than the first."""
+        """Big tensors are made and released again and again; later rounds must not leave more behind than early ones."""
         import gc
 
         import numpy as np

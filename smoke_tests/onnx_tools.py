@@ -91,10 +91,19 @@ def write_opsets(folder, export, ceiling=None):
             break
         except Exception as error:
             refused.append((opset, describe(error)))
-    said = "ONNX opsets {0}".format(", ".join(str(opset) for opset in written))
+    said = "ONNX opsets {0}".format(", ".join(_true_opset(folder, opset) for opset in written))
     if refused:
         said += " (the exporter refuses {0}: {1})".format(refused[0][0], refused[0][1][:160])
     return said
+
+
+def _true_opset(folder, asked):
+    """The opset that the file says, and what was asked for where that differs."""
+    import onnx
+
+    path = os.path.join(folder, "model-{0}.onnx".format(asked))
+    true = opset_of(onnx.load(path, load_external_data=False))
+    return str(true) if true == asked else "{0} (asked for {1}, which this exporter does not write)".format(true, asked)
 
 
 def providers(device):

@@ -55,7 +55,7 @@ _CAUSES = [
     ),
     (r"(GLIBC(?:XX)?_[\d.]+)' not found", "glibc-too-old", "the system library is too old: {0} is needed"),
     (
-        r"compiled using NumPy 1|numpy\.core\.multiarray failed to import|numpy\.dtype size changed|_ARRAY_API not found",
+        r"compiled using NumPy 1|numpy\.core\.multiarray failed to import|numpy\.dtype size changed|_ARRAY_API not",
         "numpy-abi",
         "a module was built for NumPy 1 and meets NumPy 2 (or the other way round): pin numpy<2",
     ),

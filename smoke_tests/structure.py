@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pwd
 import re
 import sys
 import sysconfig
@@ -133,7 +134,9 @@ def user(plan):
     if wanted.get("uid") is not None and os.geteuid() != wanted["uid"]:
         problems.append("the process runs as uid {0}, planned is {1}".format(os.geteuid(), wanted["uid"]))
     for path in wanted.get("writable") or []:
-        path = os.path.expandvars(os.path.expanduser(path))
+        if path == "~":  # the home folder of the image's user, not the one the isolated run sets
+            path = pwd.getpwuid(os.geteuid()).pw_dir
+        path = os.path.expandvars(path)
         if not os.path.isdir(path):
             problems.append("{0} is not there".format(path))
             continue

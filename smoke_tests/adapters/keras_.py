@@ -1,5 +1,6 @@
 """Keras 3 on the backend that the plan names; what belongs to the backend is asked of the backend's adapter."""
 
+import contextlib
 import importlib
 import os
 
@@ -62,9 +63,15 @@ class Adapter(Base):
         self.keras.utils.set_random_seed(number)
 
     def _device(self, device):
+        if self.backend == "torch":
+            # Variables made inside keras.device() are no leaves there and get no gradient; the default device
+            # (the GPU when there is one) is the expected one anyway.
+            return contextlib.nullcontext()
         return self.keras.device("{0}:0".format(device))
 
     def tensor(self, array, device):
+        if self.backend == "torch":
+            return self.below.tensor(array, device)
         with self._device(device):
             return self.keras.ops.convert_to_tensor(array)
 
