@@ -20,7 +20,7 @@ SUITE = ROOT / "smoke_tests"
 NONE, AUTO, ALL = GpuRequest(kind="none"), GpuRequest(kind="auto"), GpuRequest(kind="all")
 
 # ``behaviour`` (in the plan's entry, by its environment) breaks one thing at a time.
-ADAPTER = '''
+ADAPTER = """
 import json, os, signal, sys, time
 import numpy as np
 from envforge_smoke import nvml, reference
@@ -153,7 +153,7 @@ class Adapter(Base):
         if "compile" in DO:
             raise RuntimeError(DO["compile"])
         return self.predict(model, x), "fake"
-'''
+"""
 
 
 def inside(name: str) -> ModuleType:
@@ -186,9 +186,7 @@ def fake_plan(
         level=level,
         gpus=gpus,
         timeout=timeout,
-        checks=tuple(
-            smoke.PlannedCheck(name=n, framework="fake", level=at) for n, at in names.items() if at <= level
-        ),
+        checks=tuple(smoke.PlannedCheck(name=n, framework="fake", level=at) for n, at in names.items() if at <= level),
         frameworks=(
             smoke.PlannedFramework(
                 key="fake",
