@@ -289,7 +289,7 @@ def name_cause(error: str, facts: HostFacts | None, *, cdi: bool = False) -> str
     if stale or any(row.missing for row in facts.cdi if row.kind == CDI_KIND and (cdi or "CDI" in error)):
         return "gpu-cdi-stale"
     if "unresolvable CDI device" in error or (cdi and not facts.cdi):
-        named = {f"{row.kind}={name}" for row in facts.cdi for name in row.devices}
+        named = {f"{row.kind}={name}" for row in facts.cdi if row.kind == CDI_KIND for name in row.devices}
         asked = re.findall(r"nvidia\.com/gpu=[\w:-]+", error)
         return "gpu-unknown-device" if named and not set(asked) <= named else "gpu-cdi-missing"
     engine = facts.engine

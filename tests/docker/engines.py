@@ -1,4 +1,4 @@
-"""Second engines for GPU tests: Docker 26 with CDI in a Debian root of its own, and a dockerd with a stand-in NVIDIA hook.
+"""Second engines for GPU tests: Docker 26 with CDI in a Debian root, and a dockerd with a stand-in NVIDIA hook.
 
 Both have their own data folder, socket and network namespace, and are ended by their own process id. The
 namespace is a must: a dockerd without a bridge removes docker0, which belongs to the machine's own engine.
@@ -53,7 +53,9 @@ def stub_library(folder: Path) -> Path:
     return target
 
 
-def cdi_spec(*, devices: tuple[str, ...] = ("0", "all"), library: str = "/opt/gpu/libnvidia-ml.so.1") -> dict[str, object]:
+def cdi_spec(
+    *, devices: tuple[str, ...] = ("0", "all"), library: str = "/opt/gpu/libnvidia-ml.so.1"
+) -> dict[str, object]:
     """A spec as nvidia-ctk writes them: one node per device, the library and a variable for all."""
     node = {"path": "/dev/nvidia0", "hostPath": "/opt/gpu/nvidia0"}
     return {
@@ -140,6 +142,9 @@ def cdi_engine(folder: Path) -> Iterator[Engine]:
     for name in ("cdi", "gpu", "socket", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     stub_library(folder / "gpu")
+    (folder / "opt").mkdir(exist_ok=True)
+    if not (folder / "opt" / "gpu").exists():
+        (folder / "opt" / "gpu").symlink_to("../gpu")  # the same paths seen from outside
     node = folder / "gpu" / "nvidia0"
     if not node.exists():
         os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -188,10 +193,9 @@ script = (
     'mkdir -p "$(dirname "$1")" && touch "$1" && mount --bind "$2" "$1" && rm -f "$3/dev/nvidia0" '
     '&& mknod -m 666 "$3/dev/nvidia0" c 1 3'
 )
-subprocess.run(
-    ["nsenter", "-t", str(state["pid"]), "-m", "sh", "-c", script, "hook", target, os.path.join(folder, "libnvidia-ml.so.1"), root],
-    check=True,
-)
+library = os.path.join(folder, "libnvidia-ml.so.1")
+words = ["nsenter", "-t", str(state["pid"]), "-m", "sh", "-c", script, "hook", target, library, root]
+subprocess.run(words, check=True)
 """
 
 
@@ -207,8 +211,26 @@ def hook_engine(folder: Path) -> Iterator[Engine]:
     (folder / "mode").write_text("ok", encoding="utf-8")
     log = folder / "dockerd.log"
     address = f"unix://{folder}/docker.sock"
-    words: list[object] = ["unshare", "--net", "dockerd", "-H", address, "--data-root", folder / "data", "--exec-root", folder / "exec"]
-    words += ["--pidfile", folder / "pid", "--bridge", "none", "--iptables=false", "--config-file", folder / "daemon.json"]
+    words: list[object] = [
+        "unshare",
+        "--net",
+        "dockerd",
+        "-H",
+        address,
+        "--data-root",
+        folder / "data",
+        "--exec-root",
+        folder / "exec",
+    ]
+    words += [
+        "--pidfile",
+        folder / "pid",
+        "--bridge",
+        "none",
+        "--iptables=false",
+        "--config-file",
+        folder / "daemon.json",
+    ]
     words += ["--containerd-namespace", "envforge-hook", "--containerd-plugins-namespace", "envforge-hook-plugins"]
     (folder / "daemon.json").write_text("{}", encoding="utf-8")
     env = {"PATH": f"{tools}:/usr/sbin:/usr/bin:/sbin:/bin"}
