@@ -184,6 +184,8 @@ def _files(plan: BuildPlan) -> dict[str, bytes]:
         files[f"locks/pip.{label}.txt"] = content
     if _conda_packages(plan):
         files |= _conda_files(plan)
+    if not any(name.startswith("locks/") for name in files):
+        files["locks/none"] = b""  # the folder is mounted, so it has to exist
     files[".dockerignore"] = b"# everything in this folder belongs to the build\n"
     return files
 

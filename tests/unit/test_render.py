@@ -280,6 +280,17 @@ def test_uv_is_mounted_and_packages_are_installed_once() -> None:
     assert not any(line.startswith("COPY") and "installer" in line for line in lines)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_mounted_or_copied_is_in_the_context(name: str, form: Form) -> None:
+    rendered = made(name, form)
+    folders = set(re.findall(r"source=([a-z]+),", rendered.dockerfile))
+    folders |= set(re.findall(r"(?m)^COPY ([a-z]+)/ ", rendered.dockerfile))
+    assert "build" in folders
+    for folder in folders:
+        assert any(path.startswith(f"{folder}/") for path in rendered.files), folder
+
+
 def test_old_nvidia_bases_lose_the_withdrawn_archive_and_others_do_not() -> None:
     """BC-31: the fix names the distribution of the base and stands only where it is needed."""
     old = made("base-full-old", "buildkit").dockerfile
