@@ -37,6 +37,7 @@ class InstalledPip:
     classifiers: tuple[str, ...]
     requires: tuple[str, ...]
     record: Mapping[str, str | None] | None
+    direct_url: str = ""  # where it came from when not from an index
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +137,7 @@ def read(document: Mapping[str, Any], seconds: float = 0.0) -> Inventory:
             classifiers=tuple(one["classifiers"]),
             requires=tuple(one["requires"]),
             record=None if one["record"] is None else dict(one["record"]),
+            direct_url=one.get("direct_url", ""),
         )
         for one in document["pip"]
     )

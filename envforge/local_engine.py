@@ -19,6 +19,7 @@ from pathlib import Path
 
 from envforge import lock as lockfile
 from envforge import paths, process
+from envforge.config import Config
 from envforge.engine import (
     BuildOptions,
     BuildStep,
@@ -84,8 +85,9 @@ class LocalEngine:
 
     name: EngineName = "local"
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, config: Config | None = None) -> None:
         self.root = root if root is not None else paths.prefixes()
+        self._config = config
         self._isolation: tuple[str, ...] | None = None
 
     def info(self) -> EngineInfo:
@@ -112,12 +114,6 @@ class LocalEngine:
                 f"the spec is for {resolution.platform} and this machine is {here}; the local engine cannot cross that",
                 hint="use --engine docker on a host of that platform, or set `platform` in the spec",
             )
-        if lock.conda:
-            raise EngineError(
-                "local-conda",
-                "this environment installs conda packages, which the local engine does not",
-                hint="build it with --engine docker",
-            )
         prefix = self._prefix(lock)
         log = paths.logs() / f"{prefix.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +126,10 @@ class LocalEngine:
         try:
             with log.open("w", encoding="utf-8") as stream:
                 started = time.monotonic()
-                self._make_venv(prefix, resolution, options, stream.write)
+                if lock.conda:
+                    self._make_conda(prefix, resolution, lock, options, stream.write, log)
+                else:
+                    self._make_venv(prefix, resolution, options, stream.write)
                 steps.append(BuildStep(name="python", seconds=time.monotonic() - started, cached=False))
                 for label, text in lockfile.requirement_files(lock).items():
                     started = time.monotonic()
@@ -142,14 +141,50 @@ class LocalEngine:
             raise
         return Built(image=str(prefix), size_bytes=_tree_size(prefix), steps=tuple(steps), log=log)
 
+    def _make_conda(
+        self, prefix: Path, resolution: Resolution, lock: Lock, options: BuildOptions, write: object, log: Path
+    ) -> None:
+        """The explicit conda lock as the prefix, in a process of its own: its output goes to the log."""
+        from envforge.lockers import conda, conda_install
+
+        subdir = conda.SUBDIRS[resolution.platform]
+        lines = [
+            f"{conda.package_url(one)}#sha256:{one.sha256}" for one in lock.conda if one.subdir in (subdir, "noarch")
+        ]
+        with tempfile.TemporaryDirectory(prefix="envforge-conda-") as name:
+            explicit = Path(name) / "conda.txt"
+            explicit.write_text("\n".join(["@EXPLICIT", *lines]) + "\n", encoding="utf-8")
+            argv: list[str | Path] = [sys.executable, conda_install.__file__, explicit, prefix, "--platform", subdir]
+            argv += ["--cache", paths.cache() / "conda", "--folder", options.offline or ""]
+            argv += ["--host", resolution.mirrors.get("conda", "")]
+            env = {**self._uv_env(options), **conda.environment(resolution)}
+            outcome = process.run(argv, env=env, timeout=options.timeout)
+        _log(write, outcome)
+        if not outcome.ok:
+            raise BuildError(
+                "conda-install",
+                f"{lock.name}: the conda packages could not be installed",
+                context=outcome.tail(40),
+                hint=f"full log: {log}",
+            )
+
     def _prefix(self, lock: Lock) -> Path:
         return self.root / f"{lock.name}-{lock.inputs_digest.removeprefix('sha256:')[:12]}"
+
+    def _settings(self) -> Config:
+        """This host's settings: where indexes are reached and whose certificates are trusted."""
+        if self._config is None:
+            from envforge import config
+
+            self._config = config.load()
+        return self._config
 
     def _uv_env(self, options: BuildOptions) -> dict[str, str]:
         env = {key: value for key, value in os.environ.items() if key not in _DROPPED}
         env.update(options.environment)
-        if options.ca_bundle:
-            env["SSL_CERT_FILE"] = str(options.ca_bundle)
+        bundle = options.ca_bundle or self._settings().ca_bundle_path()
+        if bundle:
+            env["SSL_CERT_FILE"] = str(bundle)
         # pip's own settings name the default index on hosts where uv has none of its own.
         if "UV_INDEX_URL" not in env and "UV_DEFAULT_INDEX" not in env and env.get("PIP_INDEX_URL"):
             env["UV_DEFAULT_INDEX"] = env["PIP_INDEX_URL"]
@@ -159,7 +194,15 @@ class LocalEngine:
         return env
 
     def _make_venv(self, prefix: Path, resolution: Resolution, options: BuildOptions, write: object) -> None:
-        argv: list[str | Path] = [uv_binary(), "venv", "--no-config", "--no-project", "--python", resolution.python, prefix]
+        argv: list[str | Path] = [
+            uv_binary(),
+            "venv",
+            "--no-config",
+            "--no-project",
+            "--python",
+            resolution.python,
+            prefix,
+        ]
         if options.offline:
             argv.insert(2, "--offline")
         outcome = process.run(argv, env=self._uv_env(options), timeout=options.timeout)
@@ -190,9 +233,9 @@ class LocalEngine:
             if options.offline:
                 argv += ["--offline", "--no-index", "--find-links", options.offline]
             elif label != DEFAULT_INDEX:
-                argv += ["--default-index", lock.indexes[label]]
-            elif options.index_url:
-                argv += ["--default-index", options.index_url]
+                argv += ["--default-index", self._settings().indexes.get(label, lock.indexes[label])]
+            elif options.index_url or self._settings().default_index:
+                argv += ["--default-index", options.index_url or self._settings().default_index or ""]
             say = options.progress
 
             def hear(line: str) -> None:

@@ -58,8 +58,11 @@ def choose_engine(choice: EngineChoice, console: Console) -> Engine:
 
     Raises EngineError when Docker was asked for and does not answer.
     """
+    from envforge import config
     from envforge.local_engine import LocalEngine
 
+    if choice == "auto":
+        choice = config.load().engine
     if choice == "local":
         console.note("engine: local (asked for)")
         return LocalEngine()
@@ -176,6 +179,10 @@ def _build_locked(
         reused = _unchanged(resolution, lock, request, engine, base, console)
         if reused is not None:
             return reused
+    if request.offline is not None:
+        from envforge import vendor
+
+        vendor.check(request.offline, lock)
     info = engine.info()
     with clock.stage("render"):
         rendered = _rendered(resolution, lock, info, base)

@@ -176,8 +176,15 @@ def pip_packages(folders: list[str]) -> list[dict[str, Any]]:
                     installer = stream.read(100).strip()
             except OSError:
                 pass
+            direct = ""
+            try:
+                with open(os.path.join(meta, "direct_url.json"), encoding="utf-8") as stream:
+                    direct = str(json.load(stream).get("url", ""))
+            except (OSError, ValueError, AttributeError):
+                pass
             found.append(
                 {
+                    "direct_url": direct,
                     "name": (fields["Name"] or [name.split("-")[0]])[0],
                     "version": (fields["Version"] or [""])[0],
                     "meta": meta,

@@ -102,6 +102,8 @@ def _pip_packages(lock: Lock, found: Inventory) -> list[Difference]:
     wanted = {normalise(one.name): one for one in lock.pip}
     conda_names = {normalise(one.name) for one in found.conda}
     seen: dict[str, str] = {}
+    files = lock.made_from.get("files") or ()
+    own_code = any(len(one) == 3 and one[2] != "none" for one in files)
     for package in found.pip:
         name = normalise(package.name)
         if name in seen:
@@ -112,6 +114,8 @@ def _pip_packages(lock: Lock, found: Inventory) -> list[Difference]:
             if not same(wanted[name].version, package.version):
                 detail = f"locked {wanted[name].version}, installed {package.version}"
                 differences.append(Difference(kind="package-version", path=package.meta, package=name, detail=detail))
+        elif own_code and package.direct_url.startswith("file:"):
+            continue  # `files` of the spec that are installed: their content is part of the identity
         elif not _expected_extra(name, package.installer, package.meta, found, conda_names):
             detail = f"{package.version} is installed and not in the lock"
             differences.append(Difference(kind="package-extra", path=package.meta, package=name, detail=detail))

@@ -7,6 +7,8 @@ import hashlib
 import http.server
 import io
 import json
+import sys
+import sysconfig
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envforge import elf
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TIMESTAMP = 1_700_000_000_000  # 2023-11-14, in milliseconds as repodata has it
 
 
@@ -232,3 +237,38 @@ def broken() -> list[Package]:
         Package("future", "1.0", depends=("__glibc >=2.99",)),
         Package("fast-cpu", "1.0", "v4_0", depends=("__archspec 1 x86_64_v4",)),
     ]
+
+
+def relocated(program: Path) -> bytes:
+    """The interpreter with its search path made relative to itself, as conda's own build does."""
+    content = program.read_bytes()
+    for folder in elf.facts(str(program))["search"]:
+        relative = b"$ORIGIN/../lib"
+        if folder.encode() != relative:
+            assert len(folder) >= len(relative), f"no room for a relative path in {folder}"
+            content = content.replace(folder.encode() + b"\0", relative.ljust(len(folder), b"\0") + b"\0")
+    return content
+
+
+def real_python() -> Package:
+    """This interpreter as a conda package: the program and the standard library without its tests."""
+    root = Path(sys.base_prefix)
+    program = (root / "bin" / f"python{PYTHON}").resolve()
+    files = {f"bin/python{PYTHON}": relocated(program)}
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*")):
+        relative = path.relative_to(library)
+        unused = {"test", "tests", "site-packages", "__pycache__", "dist-packages", "idlelib"} & set(relative.parts)
+        if path.is_file() and not unused and not relative.parts[0].startswith(("config-", "ensurepip", "lib2to3")):
+            files[f"lib/python{PYTHON}/{relative}"] = path.read_bytes()
+    shared = root / "lib" / f"libpython{PYTHON}.so.1.0"
+    if shared.exists():
+        files[f"lib/libpython{PYTHON}.so.1.0"] = shared.read_bytes()
+    return Package(
+        "python",
+        f"{PYTHON}.99",
+        "h1_0",
+        files=files,
+        links={"bin/python": f"python{PYTHON}", "bin/python3": f"python{PYTHON}"},
+        executables=(f"bin/python{PYTHON}",),
+    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envforge import elf, inventory, verify
+from envforge import inventory, verify
 from envforge.docker_engine import DockerEngine
 from envforge.engine import BuildOptions, RunRequest
 from envforge.errors import BuildError
@@ -29,41 +28,6 @@ SITE = f"lib/python{PYTHON}/site-packages"
 # The gateway of the engine's default bridge: where a container reaches a server of this host.
 GATEWAY = "172.17.0.1"
 SIX = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
-
-
-def relocated(program: Path) -> bytes:
-    """The interpreter with its search path made relative to itself, as conda's own build does."""
-    content = program.read_bytes()
-    for folder in elf.facts(str(program))["search"]:
-        relative = b"$ORIGIN/../lib"
-        if folder.encode() != relative:
-            assert len(folder) >= len(relative), f"no room for a relative path in {folder}"
-            content = content.replace(folder.encode() + b"\0", relative.ljust(len(folder), b"\0") + b"\0")
-    return content
-
-
-def real_python() -> channel.Package:
-    """This interpreter as a conda package: the program and the standard library without its tests."""
-    root = Path(sys.base_prefix)
-    program = (root / "bin" / f"python{PYTHON}").resolve()
-    files = {f"bin/python{PYTHON}": relocated(program)}
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(library.rglob("*")):
-        relative = path.relative_to(library)
-        unused = {"test", "tests", "site-packages", "__pycache__", "dist-packages", "idlelib"} & set(relative.parts)
-        if path.is_file() and not unused and not relative.parts[0].startswith(("config-", "ensurepip", "lib2to3")):
-            files[f"lib/python{PYTHON}/{relative}"] = path.read_bytes()
-    shared = root / "lib" / f"libpython{PYTHON}.so.1.0"
-    if shared.exists():
-        files[f"lib/libpython{PYTHON}.so.1.0"] = shared.read_bytes()
-    return channel.Package(
-        "python",
-        f"{PYTHON}.99",
-        "h1_0",
-        files=files,
-        links={"bin/python": f"python{PYTHON}", "bin/python3": f"python{PYTHON}"},
-        executables=(f"bin/python{PYTHON}",),
-    )
 
 
 def framework_packages() -> list[channel.Package]:
@@ -121,7 +85,7 @@ def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bookworm_base: str
 ) -> Iterator[Made]:
     root = tmp_path_factory.mktemp("channel")
-    channel.write(root, "main", [real_python(), *framework_packages()])
+    channel.write(root, "main", [channel.real_python(), *framework_packages()])
     engine = DockerEngine.connect()
     with channel.served(root, host="0.0.0.0") as base:
         url = base.replace("127.0.0.1", GATEWAY) + "/main"
