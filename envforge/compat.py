@@ -30,7 +30,7 @@ def capability(text: str) -> Capability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """One CUDA build of one release. ``index`` is where it comes from first, ``vendor_index`` where its labelled form is.
+    """One CUDA build of a release. ``index``: where it comes from first; ``vendor_index``: where its labelled form is
 
     ``kernels`` and ``ptx`` are capabilities; empty kernels with ``jit`` means compiled at run time for any
     device from ``sm_min`` to what the toolkit knows. ``low``: the facts that have low confidence.
@@ -44,6 +44,7 @@ class Build:
     cudnn: str | None = None
     wheels: bool = False
     extras: tuple[str, ...] = ()
+    extra_python: tuple[str, ...] | None = None  # Pythons on which the extras can be installed; None: all
     kernels: tuple[Capability, ...] = ()
     ptx: tuple[Capability, ...] = ()
     sm_min: Capability | None = None
@@ -152,7 +153,7 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """A base image as the tables know it. ``python``: the interpreter in it, else None. ``status``: known, gone, unknown."""
+    """A base image as the tables know it. ``python``: the interpreter in it; ``status``: known, gone, unknown."""
 
     image: str
     system: str | None
@@ -194,6 +195,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         cudnn=row.get("cudnn"),
         wheels=row.get("wheels", False),
         extras=tuple(row.get("extras", ())),
+        extra_python=tuple(row["extra_python"].split()) if "extra_python" in row else None,
         kernels=tuple(capability(text) for text in row.get("kernels", ())),
         ptx=tuple(capability(text) for text in row.get("ptx", ())),
         sm_min=capability(row["sm_min"]) if "sm_min" in row else None,
@@ -244,7 +246,7 @@ def _read(name: str) -> Mapping[str, list[dict[str, Any]]]:
 
 
 # Words of a marketing name that say nothing about the chip.
-_GPU_PREFIX = re.compile(r"^(nvidia|geforce|tesla|quadro)+")
+_GPU_PREFIX = re.compile(r"^(nvidia|geforce|tesla|quadro|jetson)+")
 _GPU_SUFFIX = re.compile(
     r"sxm\d*|pcie\w*|nvl\d*|\d+gb|hbm\d*e?|laptop|mobile|max|q|with|design|gpu|generation|super|founders?|edition|"
     r"server|workstation|ti|x2|blackwell|d|v2|mig|\d+g\.\d+gb|card|gddr\d\w*|module|developer|kit|super"
@@ -650,6 +652,11 @@ class Tables:
                 # "Quadro RTX 6000" must not take the bare name of a card that has it itself.
                 if short not in out or "quadro" in _plain(out[short].name):
                     out[short] = row
+            # "RTX PRO 6000" for "… Blackwell Workstation Edition": without the edition, never the server card.
+            for name, row in spoken:
+                bare = re.sub(r"\s*blackwell.*$", "", name.lower())
+                if bare != name.lower() and row.kind != "datacenter":
+                    out.setdefault(_GPU_PREFIX.sub("", _plain(bare)), row)
             return out
 
         found: dict[str, Gpu] = self._once("gpu-names", make)

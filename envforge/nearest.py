@@ -28,6 +28,7 @@ KINDS = (
     "cuda",
     "cudnn",
     "base",
+    "source",
     "toolchain",
     "python",
     "platform",
@@ -42,6 +43,7 @@ PAIRS = (
     ("driver", "framework"),
     ("framework", "python"),
     ("base", "framework"),
+    ("source", "framework"),
     ("platform", "cuda"),
     ("platform", "framework"),
     ("toolchain", "framework"),
@@ -130,6 +132,7 @@ def _changes(verdict: Verdict, only: str | None = None) -> Iterator[tuple[str, s
         _cudas,
         _cudnns,
         _bases,
+        _sources,
         _toolchains,
         _pythons,
         _platforms,
@@ -268,6 +271,11 @@ def _bases(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iter
     yield "base: auto", replace(request, base="auto")
 
 
+def _sources(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iterator[Change]:
+    if request.cuda_source == "wheels":
+        yield "cuda.from: base", replace(request, cuda_source="base")
+
+
 def _toolchains(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iterator[Change]:
     if request.toolchain == "none" and request.packages:
         yield "cuda.toolchain: nvcc", replace(request, toolchain="nvcc")
@@ -316,7 +324,13 @@ def _frameworks(request: Request, chosen: tuple[Chosen, ...], tables: Tables) ->
             changed = replace(item, version=text, extras=extras)
             frameworks = (*request.frameworks[:number], changed, *request.frameworks[number + 1 :])
             words = f"{name}[{','.join(extras)}] {text}" if extras != item.extras else f"{name} {text}"
-            yield words, replace(request, frameworks=frameworks)
+            changed_request = replace(request, frameworks=frameworks)
+            builds = row.builds.values()
+            if request.cuda_source == "wheels" and any(
+                build.extra_python is not None and request.python not in build.extra_python for build in builds
+            ):
+                words, changed_request = f"{words} with cuda.from: base", replace(changed_request, cuda_source="base")
+            yield words, changed_request
 
 
 def _extra_of(row: Release, extra: str) -> str:

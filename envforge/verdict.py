@@ -6,14 +6,14 @@ asked for (``Verdict.nearest``), each judged by the same function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from envforge.compat import Tables
 from envforge.judging import frameworks, hardware, images, packages
 from envforge.judging.records import Answer, Chosen, Finding, FrameworkRequest, Request, Severity, State
-from envforge.versions import key
+from envforge.versions import is_version, key, series
 
 if TYPE_CHECKING:
     from envforge.spec import EnvSpec
@@ -119,6 +119,8 @@ class Verdict:
 def judge(request: Request, tables: Tables) -> Verdict:
     """Judge one request. Never raises for what a request can hold: faults become findings."""
     state = State()
+    if request.python.count(".") == 2 and is_version(request.python):
+        request = replace(request, python=series(request.python))
     _interpreter(request, tables, state)
     packages.read(request, state)
     frameworks.choose(request, tables, state)
@@ -207,7 +209,8 @@ def request_from_spec(spec: EnvSpec) -> Request:
                 version=item.version,
                 extras=item.extras,
                 accelerator=item.accelerator,
-                index=item.index,
+                # A label of the spec's own says nothing; its address may.
+                index=spec.indexes[item.index].url if item.index and item.index in spec.indexes else item.index,
             )
             for name, item in spec.frameworks.items()
         ),

@@ -197,9 +197,7 @@ class Maker:
         pins = {item["torch"]: item for item in hashes["requires_dist"]}
         return {"releases": [self._torch_release(item, seen, pins) for item in facts["releases"]]}
 
-    def _torch_release(
-        self, item: Row, seen: Mapping[tuple[str, str], set[str]], pins: Mapping[str, Row]
-    ) -> Row:
+    def _torch_release(self, item: Row, seen: Mapping[tuple[str, str], set[str]], pins: Mapping[str, Row]) -> Row:
         version = item["version"]
         default = ".".join(re.findall(r"\d+", str(item["pypi_default_cuda"]))[:2])
         labels = [label.split()[0] for label in item.get("cuda_variants") or [tag_of(default)]]
@@ -256,7 +254,7 @@ class Maker:
         if listed is not None:
             needs = {name: str(spec) for name, spec in listed["pins"].items() if name != "triton"}
         low = "kernels" if "compute_capabilities" in str(item.get("confidence")) or text is None else None
-        platforms = {"amd64"} | {name for name in seen.get((version, label), set())}
+        platforms = {"amd64"} | set(seen.get((version, label), set()))
         if cuda == default and key(version) >= key("2.11"):
             platforms.add("arm64")
         cudnn = (item.get("cudnn") or {}).get(label)
@@ -266,6 +264,9 @@ class Maker:
         if cudnn is not None:
             # Where sources disagree, what the wheel itself pins is right.
             cudnn = pinned[0] if pinned else re.findall(r"\d+(?:\.\d+)+", cudnn)[-1]
+        if cudnn is not None and not needs and key(version) >= key("2.2") and f"{version}+{label}" != "2.6.0+cu126":
+            # From 2.2 on every CUDA wheel pins its libraries exactly; where the list is not known, cuDNN's pin is.
+            needs = {f"nvidia-cudnn-cu{cuda.split('.')[0]}": cudnn}
         flat = key(version) < key("1.11")
         build: Row = {
             "cuda": cuda,
@@ -307,7 +308,7 @@ class Maker:
         for item in self.facts("tensorflow")["releases"]:
             version, tested = item["version"], item["tested"]
             cuda = str(tested["cuda"])
-            extra = [text for text in item.get("and_cuda") or []]
+            extra = list(item.get("and_cuda") or [])
             ranged = any("<" in text for text in extra)
             found = next(((k, p) for first, k, p in lists if key(version)[:2] >= key(first)), ([], []))
             build: Row = {
@@ -318,13 +319,19 @@ class Maker:
                 "wheels": bool(extra),
                 "accepts": f">={cuda},<{int(cuda.split('.')[0]) + 1}" if ranged else None,
                 "extras": ["and-cuda"] if extra else None,
+                # The extra of these releases pins TensorRT packages that the default index has for some
+                # Pythons only (2.14) or not at all (2.15.0).
+                "extra_python": {"2.14.0": "3.9 3.10", "2.14.1": "3.9 3.10", "2.15.0": "none"}.get(version),
                 "kernels": found[0],
                 "ptx": found[1],
                 "low": "kernels",
                 "pins": {
                     match[1]: match[2].removeprefix("==")
                     for text in extra
-                    if (match := re.match(r"([\w-]+?)(\[.*\])?\s*([=<>!~].*)$", text) and re.match(r"([\w-]+)(.*)$", text))
+                    if (
+                        match := re.match(r"([\w-]+?)(\[.*\])?\s*([=<>!~].*)$", text)
+                        and re.match(r"([\w-]+)(.*)$", text)
+                    )
                 },
             }
             rows.append(
@@ -333,13 +340,18 @@ class Maker:
                     version=version,
                     python=pythons(item["python_wheels"]),
                     glibc=glibc(item["linux_tags"]),
-                    default={name: "cpu" for name in glibc(item["linux_tags"])},
+                    default=dict.fromkeys(glibc(item["linux_tags"]), "cpu"),
                     builds=[{name: value for name, value in build.items() if value not in (None, [], {}, False)}],
                     numpy=bounds(item.get("numpy"), "numpy"),
                     protobuf=bounds(item.get("protobuf"), "protobuf"),
-                    keras=bounds([t for t in sources(item.get("keras")) if t.startswith("keras ") or t.startswith("keras>")], "keras"),
+                    keras=bounds(
+                        [t for t in sources(item.get("keras")) if t.startswith(("keras ", "keras>"))],
+                        "keras",
+                    ),
                     h5py=bounds(item.get("h5py"), "h5py"),
-                    ml_dtypes=bounds(str(item["ml_dtypes"]).replace("_", "-"), "ml-dtypes") if item.get("ml_dtypes") else None,
+                    ml_dtypes=bounds(str(item["ml_dtypes"]).replace("_", "-"), "ml-dtypes")
+                    if item.get("ml_dtypes")
+                    else None,
                     keras_generation=3 if key(version)[:2] >= (2, 16) else 2,
                     note=item.get("note"),
                 )
@@ -392,7 +404,7 @@ class Maker:
             python_unsure=True if lib is None else None,
             jaxlib=lib["version"] if lib else item.get("jaxlib_current"),
             glibc=tags,
-            default={name: "cpu" for name in tags},
+            default=dict.fromkeys(tags, "cpu"),
             builds=builds,
             numpy=bounds(item.get("numpy"), "numpy"),
             scipy=bounds(item.get("scipy"), "scipy"),
@@ -518,7 +530,10 @@ class Maker:
                     python=interpreters,
                     python_unsure=None if known else True,
                     glibc=glibc(known["linux_tags"]) if known else {"amd64": "2.17"},
-                    default={"amd64": "cpu", **({"arm64": "cpu"} if known and "manylinux2014_aarch64" in known["linux_tags"] else {})},
+                    default={
+                        "amd64": "cpu",
+                        **({"arm64": "cpu"} if known and "manylinux2014_aarch64" in known["linux_tags"] else {}),
+                    },
                     builds=self._paddle_builds(line, item) if item else [],
                 )
             )
@@ -667,7 +682,9 @@ class Maker:
                     kinds=item["kinds"],
                     cudnn=cudnn,
                     no_cudnn=item.get("distros_without_cudnn"),
-                    accepts_branches=[str(n) for n in (item.get("require_exceptions") or {}).get("driver_branches", [])],
+                    accepts_branches=[
+                        str(n) for n in (item.get("require_exceptions") or {}).get("driver_branches", [])
+                    ],
                     accepts_geforce=(item.get("require_exceptions") or {}).get("geforce_listed"),
                     ended=True if item["cuda"] in gone else None,
                 )
@@ -736,11 +753,16 @@ class _Dumper(yaml.SafeDumper):
 
 def write(path: Path, title: str, table: Mapping[str, list[Row]]) -> None:
     """One table file: a comment, then each row as a block with its inner lists on one line."""
-    lines = [f"# {title}", "# Rows are kept by hand and by tools/update_*.py; `source` and `checked` stand on every row."]
+    lines = [
+        f"# {title}",
+        "# Rows are kept by hand and by tools/update_*.py; `source` and `checked` stand on every row.",
+    ]
     for section, rows in table.items():
         lines.append(f"{section}:")
         for row in rows:
-            text = yaml.dump([row], Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+            text = yaml.dump(
+                [row], Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True
+            )
             lines.append(text.rstrip("\n"))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

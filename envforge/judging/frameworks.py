@@ -340,6 +340,7 @@ def _pick(
                 f"{'a CPU build' if have in (None, 'cpu') else 'CUDA ' + str(have)}, not CUDA {build.cuda}",
                 f"take it from {build.vendor_index or build.index}",
             )
+    _extra_installs(item, build, request, state)
     if build.broken and not _cuda_base(request, tables):
         state.add(
             "conflict",
@@ -347,6 +348,20 @@ def _pick(
             f"{item.name} {release.version}+{build.tag}: {build.broken}",
             "take another CUDA build, or a base image with CUDA and cuDNN",
         )
+
+
+def _extra_installs(item: Chosen, build: Build, request: Request, state: State) -> None:
+    """Some extras that bring the CUDA libraries cannot be installed on every Python."""
+    if build.extra_python is None or request.python in build.extra_python or request.cuda_source == "base":
+        return
+    fits = [text for text in build.extra_python if text != "none"]
+    state.add(
+        "conflict" if request.cuda_source == "wheels" else "limit",
+        "extra-not-installable",
+        f"{item.name}[{','.join(build.extras)}] {item.version} cannot be installed on Python {request.python}: "
+        "it pins TensorRT packages that have no wheel there",
+        "cuda.from: base takes the CUDA libraries from the image" + (f"; or use Python {fits[-1]}" if fits else ""),
+    )
 
 
 def _conda(item: Chosen, wanted: str | None, build: Build | None, state: State) -> None:
@@ -357,7 +372,8 @@ def _conda(item: Chosen, wanted: str | None, build: Build | None, state: State) 
     state.add(
         "limit",
         "conda-build",
-        f"{item.text} comes from a conda channel: which CUDA builds and kernels it has there is decided when it is locked",
+        f"{item.text} comes from a conda channel: which CUDA builds and kernels it has there is decided when "
+        f"it is locked",
     )
 
 
@@ -401,8 +417,12 @@ def _no_build(item: Chosen, wanted: str | None, release: Release, tables: Tables
     more = f"; {item.name} {others[-1]} is the last with CUDA {wanted}" if others else ""
     if item.name == "jax" and wanted and major(wanted) == "11":
         more += "; the cuda11 extra and its builds ended with jax 0.4.25"
+    own = item.index != "default" and "://" in item.index and "download.pytorch.org" not in item.index
+    if own:
+        # What a private index holds is not known; it may have been built for exactly this.
+        item.cuda = series(wanted) if wanted else None
     state.add(
-        "conflict",
+        "unverified" if own else "conflict",
         "no-such-build",
         f"{item.text} has no CUDA {wanted} build; its builds: {', '.join(have)}{more}",
         "take one of its builds, or another release",

@@ -24,7 +24,8 @@ def judge_driver(request: Request, tables: Tables, state: State) -> None:
         state.add(
             "info",
             "driver-recommended",
-            f"any driver from {minor} on can run CUDA {cuda}; {native} or newer is recommended, because XLA compiles at run time",
+            f"any driver from {minor} on can run CUDA {cuda}; {native} or newer is recommended, because XLA "
+            f"compiles at run time",
         )
     if request.driver is None:
         return
@@ -78,7 +79,8 @@ def _speak(request: Request, tables: Tables, state: State, floors: Floors, minor
         state.add(
             "conflict",
             "driver-too-old",
-            f"driver {driver} is too old for CUDA {cuda}: {'any CUDA ' + major(cuda) + '.x' if key(cuda) >= key('11') else 'it'} needs {minor} or newer"
+            f"driver {driver} is too old for CUDA {cuda}: "
+            f"{'any CUDA ' + major(cuda) + '.x' if key(cuda) >= key('11') else 'it'} needs {minor} or newer"
             + (f" ({cuda} itself came with {floors.native})" if floors.native != minor else ""),
             f"update the driver to {minor} or newer, or use an older CUDA"
             + ("; on these data-centre GPUs cuda.compat: true adds the forward-compatibility package" if able else ""),
@@ -180,7 +182,8 @@ def _fit_machine(gpu: Gpu, request: Request, tables: Tables, state: State) -> No
         state.add(
             "conflict",
             "driver-dropped-gpu",
-            f"driver {request.driver} no longer drives {gpu.name} ({gpu.architecture}); R{last} is the last branch for it",
+            f"driver {request.driver} no longer drives {gpu.name} ({gpu.architecture}); R{last} is the last "
+            f"branch for it",
             f"keep a driver of branch {last}",
         )
     floors = tables.driver_floors(gpu.first_cuda)
@@ -267,15 +270,17 @@ def _compiled(gpu: Gpu, item: Chosen, name: str, tables: Tables, state: State) -
         state.add(
             "conflict",
             "ptx-needs-driver",
-            f"{name} reaches {gpu.name} ({gpu.text}) only through PTX, and driver {state.driver['given']} cannot compile PTX of CUDA {build.cuda}",
+            f"{name} reaches {gpu.name} ({gpu.text}) only through PTX, and driver {state.driver['given']} "
+            f"cannot compile PTX of CUDA {build.cuda}",
             f"driver {state.driver['floor']} or newer",
         )
         return "none"
     if older:
         state.add(
-            "limit",
+            "unverified" if build.low else "limit",
             "ptx-only",
-            f"{name} has no code for {gpu.name} ({gpu.text}); it is compiled from PTX at the first start, which is slow",
+            f"{name} has no code for {gpu.name} ({gpu.text}); it is compiled from PTX at the first start, which is slow"
+            + (", and that it carries such PTX is known with low confidence" if build.low else ""),
             "a build with its kernels avoids that",
         )
         return "ptx"

@@ -125,10 +125,10 @@ def _cuda(request: Request, base: Base, needs_base: bool, tables: Tables, state:
         state.add(
             "conflict" if sure else "limit",
             "base-requires-driver",
-            f"{base.image} demands {words} (NVIDIA_REQUIRE_CUDA), which driver {request.driver} does not meet; the container "
-            + ("is" if sure else "may be")
-            + " refused at start",
-            "update the driver; or keep an image digest with the earlier requirement; or use an older CUDA line or a base without CUDA",
+            f"{base.image} demands {words} (NVIDIA_REQUIRE_CUDA), which driver {request.driver} does not "
+            f"meet; the container " + ("is" if sure else "may be") + " refused at start",
+            "update the driver; or keep an image digest with the earlier requirement; or use an older CUDA "
+            "line or a base without CUDA",
         )
     conda = [text for text in request.conda if text in state.claims]
     if conda:

@@ -116,7 +116,8 @@ def _known_row(found: Requirement, request: Request, tables: Tables, state: Stat
         state.add(
             "conflict",
             "no-wheel-for-python",
-            f"{found.name} {found.pinned} has no wheel for Python {request.python}; it has them for {', '.join(pythons)}",
+            f"{found.name} {found.pinned} has no wheel for Python {request.python}; it has them for "
+            f"{', '.join(pythons)}",
             f"use Python {pythons[-1]} or another release",
         )
     elif row.get("requires_python") and request.python not in parse_range(row["requires_python"]):
@@ -177,14 +178,16 @@ def _torch_pair(found: Requirement, torch: Chosen, state: State) -> None:
         state.add(
             "conflict",
             "companion-mismatch",
-            f"{found.name} {found.pinned} does not belong to torch {torch.version}; it goes with {found.name} {' or '.join(fits)}",
+            f"{found.name} {found.pinned} does not belong to torch {torch.version}; it goes with {found.name} "
+            f"{' or '.join(fits)}",
             f"use {found.name} {fits[-1]}" if fits else "",
         )
     elif found.name in release.loose and series(found.pinned or "") != series(torch.version):
         state.add(
             "unverified" if found.name == "torchaudio" else "limit",
             "companion-unverified",
-            f"{found.name} {found.pinned} beside torch {torch.version} cannot be verified from metadata: it demands no particular torch",
+            f"{found.name} {found.pinned} beside torch {torch.version} cannot be verified from metadata: it "
+            f"demands no particular torch",
             "the import test of the smoke run decides",
         )
 
@@ -342,7 +345,8 @@ def _onnxruntime_gpu(found: Requirement, request: Request, tables: Tables, state
             ways.append(f"take {row['version']} from the vendor's CUDA 12 feed (index onnxruntime-cuda-12, cuDNN 8)")
         if fits:
             ways.append(
-                f"onnxruntime-gpu {fits[0]} to {fits[-1]} from the default index are CUDA {major(state.cuda)} builds (cuDNN 9)"
+                f"onnxruntime-gpu {fits[0]} to {fits[-1]} from the default index are CUDA {major(state.cuda)} "
+                f"builds (cuDNN 9)"
             )
         state.add(
             "conflict",
@@ -367,7 +371,8 @@ def _exporters(named: dict[str, Requirement], tables: Tables, state: State) -> N
             "limit",
             "tf2onnx-keras3",
             f"tf2onnx.convert.from_keras fails on Keras 3 models, which {tf.text} makes (no _get_save_spec)",
-            "export through a SavedModel or a function with an input signature; or Keras' own model.export(format='onnx') "
+            "export through a SavedModel or a function with an input signature; or Keras' own "
+            "model.export(format='onnx') "
             "from Keras 3.8 on; or bring Keras 2 back with tf-keras and TF_USE_LEGACY_KERAS=1",
         )
     legacy = named.get("tf-keras")
@@ -454,7 +459,8 @@ def _cudnn(request: Request, tables: Tables, state: State) -> None:
             state.add(
                 "info",
                 "shared-cudnn",
-                f"{' and '.join(item.text for item in owners)} share one cuDNN; {best.text} asks for the newest, {best.build.cudnn}",
+                f"{' and '.join(item.text for item in owners)} share one cuDNN; {best.text} asks for the "
+                f"newest, {best.build.cudnn}",
             )
     else:
         state.cudnn = request.cudnn
