@@ -24,6 +24,12 @@ _GOT = re.compile(r"(?i)(?:got|computed:?)\s+(?:sha256[: ]*)?([0-9a-f]{8,64})")
 # (reference, pattern, message, hint); the first that matches anywhere in the log wins, so order is importance.
 _SIMPLE: tuple[tuple[str, str, str, str], ...] = (
     (
+        "damaged-download",
+        r"(?i)\bBad CRC\b|Failed to extract archive|Failed to read from zip file|not a (?:valid )?zip file|BadZipFile",
+        "a downloaded package is damaged: it cannot be unpacked",
+        "build again; if it stays damaged, a cache or proxy between here and the index holds a broken copy",
+    ),
+    (
         "apt-key-rotation",
         r"NO_PUBKEY\s+[0-9A-F]{8,}|Conflicting values set for option Signed-By",
         "the package repository inside the base image is signed with a key the image does not have",
@@ -80,7 +86,7 @@ def short_download(text: str) -> tuple[str, str] | None:
     if bars and float(bars[-1][1]) < float(bars[-1][2]) * 0.995:
         return f"{bars[-1][1]} {bars[-1][3]}", f"{bars[-1][2]} {bars[-1][3]}"
     if re.search(r"(?i)end of file before message length|unexpected end of file|unexpected EOF during download", text):
-        return "less", "announced"
+        return "fewer bytes", "those announced"
     return None
 
 

@@ -35,7 +35,7 @@ def test_a_whole_file_with_a_wrong_hash_is_a_mismatch() -> None:
         ("IncompleteRead(100 bytes read, 900 more expected)", ("100 bytes", "1000 bytes")),
         ("IncompleteRead(100 bytes read, 900 bytes expected)", ("100 bytes", "900 bytes")),
         ("connection closed: received 5 bytes, expected 10", ("5 bytes", "10 bytes")),
-        ("error decoding response body: end of file before message length reached", ("less", "announced")),
+        ("error decoding response body: end of file before message length reached", ("fewer bytes", "those announced")),
         ("received 10 bytes, expected 10", None),
         ("Downloading 2.3/2.3 GB done", None),
     ],
@@ -48,6 +48,7 @@ def test_short_downloads(text: str, expected: tuple[str, str] | None) -> None:
     ("text", "reference"),
     [
         ("W: GPG error: https://x InRelease: NO_PUBKEY A4B469963BF863CC", "apt-key-rotation"),
+        ("  cause: Bad CRC (got d3d9f1e4, expected 3efddf9e) for file: tiny.py", "damaged-download"),
         ("E: Conflicting values set for option Signed-By regarding source x", "apt-key-rotation"),
         ("write /usr/lib/x: no space left on device", "disk-full"),
         ("error: HTTP status server error (502 Bad Gateway) for url (u)", "index-error"),
