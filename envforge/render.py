@@ -197,7 +197,7 @@ def _conda_packages(plan: BuildPlan) -> list[LockedConda]:
     """The conda packages of this platform, in the order of the lock."""
     if plan.lock is None or not plan.lock.conda:
         return []
-    from envforge.lockers.conda import SUBDIRS
+    from envforge.conda_names import SUBDIRS
 
     wanted = (SUBDIRS.get(plan.resolution.platform, ""), "noarch")
     return [one for one in plan.lock.conda if one.subdir in wanted]
@@ -205,7 +205,7 @@ def _conda_packages(plan: BuildPlan) -> list[LockedConda]:
 
 def _conda_files(plan: BuildPlan) -> dict[str, bytes]:
     """The explicit lock, the program that installs it and the pin of what that program uses."""
-    from envforge.lockers.conda import INSTALLER_VERSION, package_url
+    from envforge.conda_names import INSTALLER_VERSION, package_url
 
     assert plan.lock is not None  # _conda_packages found some
     lines = [f"{package_url(one)}#sha256:{one.sha256}" for one in _conda_packages(plan)]
@@ -223,7 +223,7 @@ def _conda(plan: BuildPlan) -> dict[str, str] | None:
     packages = _conda_packages(plan)
     if not packages:
         return None
-    from envforge.lockers.conda import SUBDIRS, environment
+    from envforge.conda_names import SUBDIRS, environment
 
     variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(environment(plan.resolution).items())]
     words = ["python3", f"{HOST}/conda_install.py", f"{LOCKS}/conda.txt", plan.prefix, "--cache", f"{CACHE}/conda"]

@@ -7,23 +7,22 @@ so linux-64 and linux-aarch64 are locked from either.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envforge.conda_names import CHANNEL_HOST, INSTALLER_VERSION, SUBDIRS, channel_url, environment, package_url
 from envforge.errors import LockError, NetworkError
+
+__all__ = ["CHANNEL_HOST", "INSTALLER_VERSION", "SUBDIRS", "channel_url", "environment", "lock", "package_url"]
 
 if TYPE_CHECKING:
     from envforge.console import Console
     from envforge.lock import LockedConda
     from envforge.resolve import Resolution
 
-CHANNEL_HOST = "https://conda.anaconda.org"
-SUBDIRS = {"linux/amd64": "linux-64", "linux/arm64": "linux-aarch64"}
 # Kernel that images of the last years run on; only packages that need a newer one care.
 KERNEL = "5.15"
-# The py-rattler that installs a conda lock inside an image.
-INSTALLER_VERSION = "0.28.0"
 ARCHSPEC = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # The conda package of each framework.
 FRAMEWORKS = {
@@ -157,16 +156,6 @@ def known_bounds(specs: Sequence[str]) -> tuple[tuple[Bound, str], ...]:
             if _name_of(spec) == bound.package and match and Version(match.group(1)) < Version(bound.below):
                 found.append((bound, spec))
     return tuple(found)
-
-
-def channel_url(channel: str, base: str | None = None) -> str:
-    """The address of a channel: names live under the channel host, whole URLs are left alone."""
-    return channel.rstrip("/") if "://" in channel else f"{(base or CHANNEL_HOST).rstrip('/')}/{channel}"
-
-
-def package_url(package: LockedConda, base: str | None = None) -> str:
-    """Where a locked package is fetched from."""
-    return f"{channel_url(package.channel, base)}/{package.subdir}/{package.filename}"
 
 
 def lock(
@@ -371,11 +360,3 @@ def _explained(
         f"{resolution.name}: {kind}: {text.splitlines()[0] if text else ''}",
         context=tuple(text.splitlines()[1:10]),
     )
-
-
-def environment(resolution: Resolution) -> Mapping[str, str]:
-    """Variables that give conda tools inside the image the same virtual packages as the lock."""
-    found = {"CONDA_OVERRIDE_GLIBC": resolution.glibc}
-    if resolution.cuda is not None:
-        found["CONDA_OVERRIDE_CUDA"] = resolution.cuda.version
-    return found
