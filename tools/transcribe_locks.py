@@ -41,6 +41,7 @@ NAMES = (
     "keras-torch-cpu",
     "torch-jax-cpu",
     "torch-tensorflow-cpu",
+    "jax-cuda11",
 )
 NOTE = "not rebuilt here: the digests of {names} are transcribed, see sources.md"
 

@@ -28,6 +28,7 @@ from envforge.lockers.uv import (
     PROJECT,
     Reach,
     as_of_time,
+    constraints_file,
     environment,
     label_for,
     normalise,
@@ -122,6 +123,8 @@ def _arguments(resolution: Resolution, attempt: _Attempt, as_of: str | None, upg
     words = ["--no-config", "--generate-hashes", "--no-header", "--format", "pylock.toml", "-o", "pylock.toml"]
     words += ["--python", sys.executable, "--python-version", resolution.python]
     words += ["--python-platform", platform_of(resolution), "--no-python-downloads", "-v"]
+    if resolution.constraints:
+        words += ["--constraints", "constraints.txt"]
     if as_of:
         words += ["--exclude-newer", as_of_time(as_of)]
         for name in attempt.undated:
@@ -180,6 +183,7 @@ def solve(
     attempt = _Attempt(bindings=_first_bindings(resolution))
     with tempfile.TemporaryDirectory(prefix="envforge-lock-") as name:
         folder = Path(name)
+        (folder / "constraints.txt").write_text(constraints_file(resolution), encoding="utf-8")
         for _ in range(_ROUNDS):
             bindings = {**attempt.bindings, **attempt.added}
             text = project_file(resolution, bindings, sorted(attempt.added), how.index_urls)

@@ -185,6 +185,11 @@ def run_uv(folder: Path, words: Sequence[str], reach: Reach, previous: Lock | No
     return outcome, target.read_text(encoding="utf-8")
 
 
+def constraints_file(resolution: Resolution) -> str:
+    """The bounds for packages that need not be there, one a line."""
+    return "".join(f"{bound.text}\n" for bound in resolution.constraints)
+
+
 def label_for(name: str, resolution: Resolution) -> str | None:
     """The index whose patterns claim this package, or None for the default one."""
     for label, patterns in sorted(resolution.index_packages.items()):
@@ -199,18 +204,19 @@ def project_file(
     added: Sequence[str],
     index_urls: Mapping[str, str] | None = None,
 ) -> str:
-    """The project uv compiles: requirements, constraints, and for every bound package its only index."""
+    """The project uv compiles: requirements, and for every bound package its only index.
+
+    Constraints are not here: without configuration files uv does not read them from a project
+    (see :func:`constraints_file`).
+    """
     urls = {**resolution.indexes, **(index_urls or {})}
     wanted = [requirement.text for requirement in resolution.requirements] + sorted(added)
-    bounds = [bound.text for bound in resolution.constraints]
     lines = [
         "[project]",
         f"name = {toml_text(PROJECT)}",
         'version = "0"',
         f"requires-python = {toml_text('>=' + resolution.python)}",
         f"dependencies = [{', '.join(toml_text(item) for item in wanted)}]",
-        "[tool.uv]",
-        f"constraint-dependencies = [{', '.join(toml_text(item) for item in bounds)}]",
         "[tool.uv.workspace]",  # a project above the temporary folder must not have a say
         "members = []",
         "[tool.uv.sources]",

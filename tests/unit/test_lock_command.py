@@ -179,6 +179,28 @@ def test_shipped_locks_fit_their_specs(name: str) -> None:
         assert {"sources.md", "source.yaml"} & set(files)
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_locks_hold_every_requirement_and_bound(name: str) -> None:
+    """Judged by `packaging`, not by the solver: what is asked for is there, and no bound is crossed."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    from envforge.pylock import Target
+
+    found = lockfile.read_folder(resources.shipped("lockfiles") / name)
+    asked = resolve(load(name), compat.load())
+    markers = Target(python=found.python, platform=found.platform).markers()
+    versions = {package.name: package.version for package in found.pip}
+    for wanted, needed in [*((r, True) for r in asked.requirements), *((c, False) for c in asked.constraints)]:
+        requirement = Requirement(wanted.text)
+        key = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate(markers):
+            continue
+        assert key in versions or not needed, wanted.text
+        if key in versions:
+            assert requirement.specifier.contains(versions[key], prereleases=True), (wanted.text, versions[key])
+
+
 def test_transcribed_digests_are_the_ones_of_the_source_file() -> None:
     import yaml
 

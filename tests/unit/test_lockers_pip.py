@@ -148,6 +148,23 @@ def test_only_files_for_the_target_are_allowed(changes: dict[str, str], tags: se
         assert set(found) == {"a", dependency}
 
 
+def test_constraints_bound_what_others_bring_and_add_nothing(public: Index) -> None:
+    dists = [
+        wheel("jax", "1.0", requires=["cudnn>=8"]),
+        wheel("cudnn", "8.9"),
+        wheel("cudnn", "9.1"),
+        wheel("idle", "1.0"),
+    ]
+    public.add(*dists)
+    assert lock(public, "jax")["cudnn"].version == "9.1"  # the control
+    found = lock(public, "jax", constraints=["cudnn<9", "idle<2"])
+    assert found["cudnn"].version == "8.9"
+    assert "idle" not in found
+    error = refused(LockError, public, "jax", constraints=["cudnn<8"])
+    assert error.reference in ("lock-impossible", "lock-no-version")
+    assert "cudnn<8" in " ".join(error.context)
+
+
 def test_extras_and_markers() -> None:
     dists = [
         wheel("jax", "1.0", extras={"cuda12": ["plugin", "winstuff; sys_platform == 'win32'"], "tpu": ["libtpu"]}),
