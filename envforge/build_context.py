@@ -10,9 +10,9 @@ copies into a builder stage that is thrown away (plain form); they never become 
 * ``build/index-url.LABEL`` URL that replaces that of an index the lock names (only when the config has one)
 * ``build/offline/…``  packages of an offline bundle, when one is used
 
-The reader of these files is ``build/host.sh`` (see envforge.render). Build arguments would be simpler, but Docker writes them into the image history (see
-docs/decisions/0001-buildkit-through-the-sdk.md). Only the proxy variables are arguments: Docker knows
-them by name and keeps them out of the history.
+The reader of these files is ``build/host.sh`` (see envforge.render). Build arguments would be simpler, but Docker
+writes them into the image history (see docs/decisions/0001-buildkit-through-the-sdk.md). Only the proxy variables
+are arguments: Docker knows them by name and keeps them out of the history.
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ def build(index: _Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         f"RUN echo tiny==1.0 --hash=sha256:{wanted} > /tmp/lock.txt\n"
         "RUN --mount=type=bind,source=build,target=/run/envforge/host --mount=type=bind,source=uv,target=/run/uv "
         f": {digest} && cp /run/uv /tmp/uv && chmod +x /tmp/uv && "
-        "UV_DEFAULT_INDEX=$(cat /run/envforge/host/index-url) UV_HTTP_RETRIES=0 /tmp/uv pip install --no-cache --no-deps "
-        "--require-hashes -r /tmp/lock.txt --python python3 --target /opt/tiny && rm /tmp/uv\n"
+        "UV_DEFAULT_INDEX=$(cat /run/envforge/host/index-url) UV_HTTP_RETRIES=0 "
+        "/tmp/uv pip install --no-deps --no-cache --require-hashes "
+        "-r /tmp/lock.txt --python python3 --target /opt/tiny && rm /tmp/uv\n"
     )
     rendered = replace(records.rendered(digest, lines=lines), files={"uv": uv_binary().read_bytes()})
     options = BuildOptions(
