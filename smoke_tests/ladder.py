@@ -108,7 +108,8 @@ class Ladder(object):
             raise Unavailable("no GPU was asked for", facts=facts)
         if self.seen["error"]:
             cause, explanation = classify(self.seen["error"])
-            if self._promised() or self.seen["error"].startswith("Failed to initialize NVML"):
+            # A library without a driver behind it is no fault where nothing was promised; a GPU lost on the way is.
+            if self._promised() or cause in ("host-interrupted", "driver-mismatch"):
                 raise Failed("{0}. {1}".format(self.seen["error"], explanation), cause or "nvml-error", facts)
         visible = nvml.visible(self.seen["devices"])
         if not visible and not self.gpus:
@@ -116,7 +117,8 @@ class Ladder(object):
                 raise Failed(
                     "a GPU was promised; neither NVML nor the framework sees one", "promised-gpu-absent", facts
                 )
-            raise Unavailable("no GPU here and none promised", facts=facts)
+            said = " ({0})".format(self.seen["error"]) if self.seen["error"] else ""
+            raise Unavailable("no GPU here and none promised{0}".format(said), facts=facts)
         if not self.gpus:
             why = self.adapter.gpu_trouble()
             cause, explanation = classify(why)

@@ -196,6 +196,15 @@ def test_bc20_a_version_mismatch_is_another_fault_and_not_repeated(
     assert outcome(report, "visibility.devices").cause == "driver-mismatch"
 
 
+def test_a_library_without_a_driver_is_no_fault_where_nothing_was_promised(tmp_path: Path) -> None:
+    behaviour = nvml_error("Driver Not Loaded")
+    found = outcome(climb(tmp_path, fake_plan(behaviour, accelerator="cuda", level=1)), "visibility.devices")
+    assert found.outcome == "unavailable" and "Driver Not Loaded" in found.detail
+    promised = fake_plan(behaviour, gpus=ALL, accelerator="cuda", level=1)
+    failed = outcome(climb(tmp_path, promised), "visibility.devices")
+    assert (failed.outcome, failed.cause) == ("failed", "nvml-error")
+
+
 # BC-21: no GPU driver plug-in in the engine
 def test_bc21_a_promised_gpu_never_becomes_a_cpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LadderEngine(tmp_path, [{}], monkeypatch)
