@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
-import io
 import json
 import mmap
 import re
@@ -23,7 +22,6 @@ import struct
 import sys
 import tempfile
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from email.parser import Parser
 from pathlib import Path
@@ -31,11 +29,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
-from update_common import DATA, Distrusted, fetch, project  # noqa: E402
+from update_common import BLOCK, DATA, open_wheel, project  # noqa: E402
 
 PROBES = DATA / "probes"
 SCHEMA = 1
-BLOCK = 1 << 22  # bytes of one range request
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _ENTRY = struct.Struct("<HHIQIIHHI")  # kind, version, header size, payload size, …, minor, major, arch
 _KINDS = {1: "ptx", 2: "sass"}
@@ -57,53 +54,6 @@ IMPORTS = {
     "python-dateutil": {"dateutil"},
     "tensorflow-io-gcs-filesystem": {"tensorflow_io_gcs_filesystem"},
 }
-
-
-class RangeFile(io.RawIOBase):
-    """A remote file read by blocks. ``read_range(first, last)`` returns the bytes of that closed interval."""
-
-    def __init__(self, size: int, read_range: Callable[[int, int], bytes], *, keep: int = 8) -> None:
-        self._size, self._read_range, self._keep = size, read_range, keep
-        self._at = 0
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self.fetched = 0  # bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks:
-            first = number * BLOCK
-            last = min(first + BLOCK, self._size) - 1
-            found = self._read_range(first, last)
-            if len(found) != last - first + 1:
-                raise Distrusted(f"asked for bytes {first}-{last}, got {len(found)}: no range requests there?")
-            self.fetched += len(found)
-            self._blocks[number] = found
-            while len(self._blocks) > self._keep:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(number)
-        return self._blocks[number]
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        parts = []
-        while self._at < end:
-            number, inner = divmod(self._at, BLOCK)
-            part = self._block(number)[inner : inner + end - self._at]
-            parts.append(part)
-            self._at += len(part)
-        return b"".join(parts)
 
 
 def choose_file(files: list[dict[str, Any]], version: str, python: str, machine: str) -> dict[str, Any]:
@@ -296,11 +246,7 @@ def run(requirement: str, python: str, machine: str, *, fatbins: bool) -> dict[s
     name, _, version = requirement.partition("==")
     file = choose_file(project(name)["files"], version, python, machine)
 
-    def read_range(first: int, last: int) -> bytes:
-        return fetch(file["url"], {"Range": f"bytes={first}-{last}"})
-
-    size = int(file["size"])
-    remote = RangeFile(size, read_range)
+    remote = open_wheel(file)
     with tempfile.TemporaryDirectory(prefix="probe-wheel-") as folder, zipfile.ZipFile(remote) as archive:
         found = probe(archive, Path(folder), fatbins=fatbins, say=lambda text: print(text, file=sys.stderr))
     return {
@@ -309,7 +255,7 @@ def run(requirement: str, python: str, machine: str, *, fatbins: bool) -> dict[s
         "version": version,
         "file": file["filename"],
         "sha256": file.get("hashes", {}).get("sha256", ""),
-        "size": size,
+        "size": int(file["size"]),
         "fetched": remote.fetched,
         "python": python,
         "command": f"python tools/probe_wheel.py {requirement} --python {python}{'' if fatbins else ' --no-fatbins'}",

@@ -151,7 +151,7 @@ def test_probe_of_a_whole_wheel_by_ranges(tmp_path: Path) -> None:
         asked.append((first, last))
         return data[first : last + 1]
 
-    remote = probe_wheel.RangeFile(len(data), read_range)
+    remote = update_common.RangeFile(len(data), read_range)
     with zipfile.ZipFile(remote) as archive:
         found = probe_wheel.probe(archive, tmp_path, fatbins=True, say=lambda text: None)
     assert found["arch_list"] == ["sm_80", "sm_90"]
@@ -162,9 +162,9 @@ def test_probe_of_a_whole_wheel_by_ranges(tmp_path: Path) -> None:
 
 
 def test_range_file_reads_what_the_file_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_wheel, "BLOCK", 16)
+    monkeypatch.setattr(update_common, "BLOCK", 16)
     data = bytes(range(256))
-    remote = probe_wheel.RangeFile(256, lambda first, last: data[first : last + 1], keep=2)
+    remote = update_common.RangeFile(256, lambda first, last: data[first : last + 1], keep=2)
     remote.seek(-10, io.SEEK_END)
     assert remote.read() == data[-10:]
     remote.seek(5)
@@ -173,7 +173,7 @@ def test_range_file_reads_what_the_file_holds(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_server_without_ranges_is_distrusted() -> None:
-    remote = probe_wheel.RangeFile(10, lambda first, last: b"the whole file again")
+    remote = update_common.RangeFile(10, lambda first, last: b"the whole file again")
     with pytest.raises(update_common.Distrusted, match="no range requests"):
         remote.read(4)
 
