@@ -204,7 +204,7 @@ def _build_locked(
     if request.smoke:
         with clock.stage("smoke"):
             report, checks, status = _smoke(engine, built, resolution, lock, request, console)
-    document = _document(resolution, lock, engine, info, built, base, base_note, checks, status, clock)
+    document = _document(resolution, lock, request, engine, info, built, base, base_note, checks, status, clock)
     if report is not None:
         document["facts"] = report["facts"]
     over = _over_budget(resolution, built, clock)
@@ -313,6 +313,7 @@ def _smoke(
 def _document(
     resolution: Resolution,
     lock: Lock,
+    request: BuildRequest,
     engine: Engine,
     info: EngineInfo,
     built: Built,
@@ -335,7 +336,7 @@ def _document(
         "lock_digest": lockfile.lock_digest(lock),
         "base": {"reference": base, "note": base_note, "locked": lock.base.image, "digest": lock.base.digest},
         "status": status,
-        "level": max((item["level"] for item in checks), default=0),
+        "level": (request.level if request.level is not None else resolution.smoke.level) if checks else 0,
         "gpu_tested": bool(gpu_checks),
         "checks": list(checks),
         "size_bytes": built.size_bytes,

@@ -46,7 +46,10 @@ class Index:
     ``requests`` lists the paths asked for.
     """
 
-    def __init__(self, dists: Iterable[Dist] = (), *, credentials: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, dists: Iterable[Dist] = (), *, credentials: tuple[str, str] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.host = host  # the address of a Docker bridge lets containers reach it
         self.dists: dict[str, Dist] = {dist.filename: dist for dist in dists}
         self.credentials = credentials
         self.status: int | None = None
@@ -77,7 +80,7 @@ class Index:
                 """Quiet."""
 
         self._stopping.clear()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((self.host, 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
@@ -97,7 +100,7 @@ class Index:
 
     @property
     def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
