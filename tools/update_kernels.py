@@ -31,13 +31,15 @@ def kernels(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def images(probe: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """(binary, PTX) capabilities of all CUDA images that were found inside the libraries of a wheel."""
-    found: dict[str, set[tuple[int, ...]]] = {"sass": set(), "ptx": set()}
-    for library in probe["fatbins"].values():
-        for kind in found:
-            found[kind] |= {tuple(int(part) for part in text.split(".")) for text in library[kind]}
-    sass, ptx = ([".".join(map(str, item)) for item in sorted(found[kind])] for kind in ("sass", "ptx"))
-    return sass, ptx
+    """(binary, PTX) capabilities of the library with the most CUDA images: the one that computes.
+
+    Others do not count: a helper library may carry PTX or more architectures than the kernels have.
+    """
+    libraries = sorted(probe["fatbins"].items(), key=lambda item: (item[1]["images"], item[0]))
+    if not libraries:
+        return [], []
+    main_library = libraries[-1][1]
+    return list(main_library["sass"]), list(main_library["ptx"])
 
 
 def cuda_series(text: str) -> str:
@@ -63,13 +65,15 @@ def apply(framework: str, table: Mapping[str, Any], probes: Iterable[Mapping[str
         if build is None:
             raise Distrusted(f"{framework} {probe['version']} with CUDA {series} has no row")
         build["kernels"] = sass
+        # An architecture list names its PTX too: none named means none there.
+        build.pop("ptx", None)
         if listed[1] or inside[1]:
             build["ptx"] = listed[1] or inside[1]
         build.pop("low", None)
         row = rows[probe["version"]]
         said = f"measured: {probe['command']}"
         if said not in row["source"]:
-            row["source"] = [*row["source"], said]
+            row["source"] = [*(text for text in row["source"] if not text.startswith("measured: ")), said]
             row["checked"] = probe["date"]
     return new
 

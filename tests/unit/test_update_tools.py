@@ -187,13 +187,17 @@ def test_measured_kernels_replace_those_of_low_confidence() -> None:
     assert again == row, "a second run adds nothing"
 
 
-def test_images_inside_libraries_count_where_no_list_is_compiled_in() -> None:
-    probe = PROBE | {
-        "arch_list": [],
-        "fatbins": {"a.so": {"sass": ["8.0", "10.0"], "ptx": ["9.0"]}, "b.so": {"sass": ["9.0"], "ptx": []}},
-    }
-    build = update_kernels.apply("torch", torch_table("2.15.0"), [probe])["releases"][0]["builds"][0]
-    assert (build["kernels"], build["ptx"]) == (["8.0", "9.0", "10.0"], ["9.0"])
+def test_the_library_that_computes_counts_where_no_list_is_compiled_in() -> None:
+    main_library = {"sass": ["8.0", "9.0", "10.0"], "ptx": [], "images": 900}
+    helper = {"sass": ["7.5"], "ptx": ["12.0"], "images": 3}
+    probe = PROBE | {"arch_list": [], "fatbins": {"libtorch_cuda.so": main_library, "libtorch_nvshmem.so": helper}}
+    old = torch_table("2.15.0")
+    old["releases"][0]["builds"][0]["ptx"] = ["12.0"]
+    build = update_kernels.apply("torch", old, [probe])["releases"][0]["builds"][0]
+    assert build["kernels"] == ["8.0", "9.0", "10.0"]
+    assert "ptx" not in build, "what was measured to be absent goes"
+    main_library["ptx"] = ["10.0"]
+    assert update_kernels.apply("torch", old, [probe])["releases"][0]["builds"][0]["ptx"] == ["10.0"]
 
 
 @pytest.mark.parametrize(
