@@ -273,7 +273,7 @@ def _view(plan: BuildPlan) -> dict[str, Any]:
         "install": _install(plan),
         "conda": _conda(plan),
         "apt_fix": _apt_fix(plan.base),
-        "apt": _apt(found),
+        "apt": _apt(plan),
         "variables": _pairs(_variables(plan)),
         "pip_note": _pip_note(plan),
         "user_env": _pairs(found.env),
@@ -315,7 +315,8 @@ def _python_apt(found: Resolution) -> str:
     return f"python{found.python}" if found.base.python_from == "apt" else ""
 
 
-def _apt_packages(found: Resolution) -> list[str]:
+def apt_packages(found: Resolution) -> list[str]:
+    """The Debian packages an environment asks for: the spec's, and what its Python and toolchain need."""
     wanted = list(found.apt)
     if found.base.python_from == "apt":
         wanted.append(f"python{found.python}")
@@ -324,13 +325,32 @@ def _apt_packages(found: Resolution) -> list[str]:
     return sorted(dict.fromkeys(wanted))
 
 
-def _apt(found: Resolution) -> dict[str, Any] | None:
-    packages = _apt_packages(found)
+def _apt(plan: BuildPlan) -> dict[str, Any] | None:
+    found = plan.resolution
+    packages = apt_packages(found)
     if not packages:
         return None
+    snapshot = ""
+    if found.apt_options.snapshot:
+        from envforge.apt_lock import sources
+
+        lines = " ".join(shlex.quote(line) for line in sources(found.base.system, found.apt_options.snapshot))
+        snapshot = (
+            f"printf '%s\\n' {lines} > /tmp/envforge-apt.list \\\n"
+            ' && printf \'Dir::Etc::sourcelist "/tmp/envforge-apt.list";\\nDir::Etc::sourceparts "-";\\n\''
+            " >> /tmp/envforge-apt.conf \\\n"
+            " && export APT_CONFIG=/tmp/envforge-apt.conf \\\n && "
+        )
+    if plan.lock is not None and plan.lock.apt:
+        exact = sorted(f"{name}={version}" for name, version in plan.lock.apt)
+        return {
+            "note": f"{len(exact)} packages in the exact versions of the lock",
+            "packages": [shlex.quote(one) for one in exact],
+            "snapshot": snapshot,
+        }
     # Ubuntu and Debian move their archives' versions daily; exact ones come with apt.snapshot.
     note = "asked for by the spec; versions are those of the base's archive (DL3008)"
-    return {"note": note, "packages": [shlex.quote(package) for package in packages]}
+    return {"note": note, "packages": [shlex.quote(package) for package in packages], "snapshot": snapshot}
 
 
 def _apt_fix(base: str) -> dict[str, str] | None:

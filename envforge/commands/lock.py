@@ -158,8 +158,7 @@ def make_lock(
     conda, settings = _conda(resolution, as_of, console)
     made = assemble(resolution, packages, base=chosen, installer=installer, conda=conda, as_of=as_of)
     _no_clash(resolution, made)
-    same_apt = previous is not None and set(dict(previous.apt)) == set(resolution.apt)
-    made = replace(made, conda_settings=settings, apt=previous.apt if previous and same_apt else ())
+    made = replace(made, conda_settings=settings, apt=_apt(resolution, previous, console))
     made = lockfile.seal(made, resolution)
     lockfile.write(resolution.name, made, root=root)
     return made
@@ -234,6 +233,36 @@ def _conda(
     base = resolution.mirrors.get("conda")
     found = conda.lock(resolution, subdirs=subdirs, as_of=as_of, channels_base=base, console=console)
     return found, conda.settings(resolution)
+
+
+def _apt(resolution: Resolution, previous: Lock | None, console: Console) -> tuple[tuple[str, str], ...]:
+    """Exact Debian versions: the last lock's while the list is the same, else asked of the base in an engine."""
+    from envforge import apt_lock, config
+    from envforge.lock import resolution_document
+    from envforge.render import apt_packages
+
+    packages = apt_packages(resolution)
+    if not packages:
+        return ()
+    if previous is not None and previous.apt:
+        now = resolution_document(resolution)
+        keys = ("apt", "base", "python", "cuda")
+        if all(previous.made_from.get(key) == now.get(key) for key in keys):
+            return previous.apt
+    from envforge import base
+    from envforge.docker_engine import DockerEngine
+    from envforge.errors import EngineError, NetworkError
+
+    try:
+        engine = DockerEngine.connect()
+        chosen = base.choose(engine, resolution.base, config.load())
+        if not engine.has(chosen.reference):
+            console.note(f"Debian packages stay without exact versions: {chosen.reference} is not here")
+            return ()
+    except (EngineError, NetworkError) as problem:
+        console.detail(f"no base to ask for Debian versions: {problem.message}")
+        return apt_lock.lock(resolution, packages, None, "", console=console)
+    return apt_lock.lock(resolution, packages, engine, chosen.reference, console=console)
 
 
 def _no_clash(resolution: Resolution, made: Lock) -> None:

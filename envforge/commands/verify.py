@@ -19,6 +19,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME|IMAGE", help="a spec's name, an image or a prefix")
     subject.arguments(parser)
     parser.add_argument("--allow", action="append", default=[], metavar="PATH", help="own files inside the prefix")
+    parser.add_argument(
+        "--remember",
+        action="store_true",
+        help="when nothing differs, keep the digest of every file: a file changed with its RECORD is seen from then on",
+    )
     parser.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="at most this long (900)")
 
 
@@ -40,6 +45,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         baseline=kept,
         allowed=args.allow,
     )
+    if args.remember and not differences and found.lock and found.engine:
+        console.note(f"remembered: {baseline.write(found.lock, found.engine.name, inventory)}")
     seconds = time.monotonic() - start
     size = sum(one.size for one in inventory.files.values())
     console.document(
