@@ -11,6 +11,7 @@ starting up costs no more than the command itself needs. A command module has
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -133,6 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         verbosity=-1 if ("-q" in ours or "--quiet" in ours) else min(verbose, 2),
     )
     name = words[0]
+    if os.environ.get("ENVFORGE_PARENT"):  # a cell of a matrix: end with the run that started it
+        from envforge.matrix_run import watch_parent
+
+        watch_parent()
     try:
         known = available()
         if name not in known:

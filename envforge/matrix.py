@@ -378,7 +378,7 @@ def _row_conflict(
 
 def _reason(verdict: Verdict) -> str:
     for finding in verdict.findings:
-        if finding.severity == "error":
+        if finding.severity == "conflict":
             return f"{finding.reference}: {finding.message}"
     return "no working combination"
 

@@ -422,9 +422,11 @@ def reap(console: Console) -> None:
         engine = DockerEngine.connect()
     except EngineError:
         return
-    removed = engine.remove_orphans()
-    if removed:
-        console.note(f"removed {removed} containers that a killed run had left")
+    stray = engine.stray_containers()
+    for container in stray:
+        engine.remove_container(container)
+    if stray:
+        console.note(f"removed {len(stray)} containers that a killed run had left")
 
 
 def watch_parent(interval: float = 0.5) -> None:
@@ -456,7 +458,7 @@ class DaskExecutor(Executor):
     """
 
     def __init__(self, address: str, timeout: float = 30.0) -> None:
-        from distributed import Client
+        from distributed import Client  # type: ignore[attr-defined,unused-ignore]
 
         try:
             self._client = Client(address, timeout=timeout, set_as_default=False)

@@ -60,9 +60,9 @@ class Answer:
 def judge(request: Any) -> Any:
     """Python 3.13 has no torch here, and CUDA 12.4 needs a driver of branch 525 or newer."""
     if "torch" in request.spec.frameworks and request.spec.python == "3.13":
-        return Answer("conflict", (Finding("error", "python-no-wheel", "torch 2.6.0 has no wheel for Python 3.13"),))
+        return Answer("conflict", (Finding("conflict", "python-no-wheel", "torch 2.6.0 has no wheel for Python 3.13"),))
     if request.spec.cuda and request.driver and int(request.driver.split(".")[0]) < 525:
-        return Answer("conflict", (Finding("error", "driver-too-old", f"driver {request.driver} is too old"),))
+        return Answer("conflict", (Finding("conflict", "driver-too-old", f"driver {request.driver} is too old"),))
     return Answer("ok")
 
 
