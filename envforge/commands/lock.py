@@ -143,8 +143,9 @@ def make_lock(
     previous = lockfile.read(resolution.name, project=root)
     kept = previous if keep else None
     reach = reach_of(resolution, ca_bundle)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        tools = pool.submit(pip.lock_tools, resolution, reach=reach, console=console)
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        # The registry is asked meanwhile; uv runs on this thread alone, so that Ctrl-C ends it at once.
         base = pool.submit(_base, resolution, kept, console)
         packages = pip.lock(
             resolution,
@@ -154,7 +155,10 @@ def make_lock(
             reach=reach,
             console=console,
         )
-        installer, chosen = tools.result(), base.result()
+        installer = pip.lock_tools(resolution, reach=reach, console=console)
+        chosen = base.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     conda, settings = _conda(resolution, as_of, console)
     made = assemble(resolution, packages, base=chosen, installer=installer, conda=conda, as_of=as_of)
     _no_clash(resolution, made)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +70,34 @@ def test_a_lock_is_written_whole_and_a_failed_one_changes_nothing(monkeypatch: p
         assert {path.name: path.read_bytes() for path in Path("lockfiles/sample").iterdir()} == before
         assert [path.name for path in Path("lockfiles").iterdir()] == ["sample"]
         assert index.url not in "".join(content.decode() for content in before.values())
+
+
+def test_ctrl_c_in_mid_lock_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, scratch = tmp_path / "project", tmp_path / "scratch"
+    place.mkdir()
+    scratch.mkdir()
+    (place / "mine.yaml").write_text(
+        (resources.catalog() / "jax-cpu.yaml").read_text(encoding="utf-8").replace("jax-cpu", "mine"), encoding="utf-8"
+    )
+    config = place / "config.yaml"
+    config.write_text("schema: 1\nregistries: {docker.io: '127.0.0.1:9'}\n", encoding="utf-8")
+    with Index([wheel("jax", "0.10.2")]) as index:
+        index.stall = 60
+        env = {**os.environ, "UV_DEFAULT_INDEX": index.url, "TMPDIR": str(scratch), "ENVFORGE_CONFIG": str(config)}
+        words = [sys.executable, "-m", "envforge", "lock", "mine.yaml"]
+        root = str(Path(command.__file__).parents[2])
+        child = subprocess.Popen(words, cwd=place, env={**env, "PYTHONPATH": root}, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 30
+        while not index.requests and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert index.requests, "the index was never asked"
+        started = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=30)
+    assert child.returncode == 130, told
+    assert time.monotonic() - started < 10
+    assert sorted(path.name for path in place.iterdir()) == ["config.yaml", "mine.yaml"]
+    assert not list(scratch.glob("envforge-*"))
 
 
 def test_locking_again_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
