@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         default=[],
-        choices=["docker", "network", "gpu"],
+        choices=["docker", "network", "gpu", "podman"],
         help="fail instead of skip when this is not available",
     )
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is rendered now")
