@@ -189,6 +189,12 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(dict.fromkeys(findings), key=lambda f: _place(f.severity, f.reference)))
 
 
+def _oldest(drivers: tuple[str, ...]) -> str | None:
+    """The oldest of the target drivers: what runs there is judged; an unreadable one is judged as it is."""
+    unreadable = [text for text in drivers if not is_version(text)]
+    return unreadable[0] if unreadable else min(drivers, key=key, default=None)
+
+
 def request_from_spec(spec: EnvSpec) -> Request:
     """The request a spec amounts to; uses the fields of the record only."""
     cuda = spec.cuda
@@ -217,7 +223,7 @@ def request_from_spec(spec: EnvSpec) -> Request:
         packages=spec.packages.pip,
         conda=spec.packages.conda,
         bound=tuple((pattern, f"{label} {row.url}") for label, row in spec.indexes.items() for pattern in row.packages),
-        driver=spec.targets.drivers[0] if len(spec.targets.drivers) == 1 else None,
+        driver=_oldest(spec.targets.drivers),
         gpus=spec.targets.gpus,
         allow_untested=spec.allow_untested,
     )

@@ -138,10 +138,23 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.fleet:
         return _fleet(request, args.fleet, tables, console)
     found = judge(request, tables)
+    if args.name and not args.driver and found.works:
+        found = _newest_driver(args.name, request, found, tables)
     console.document(found.document())
     if not console.json_mode:
         show(found, console)
     return EXIT_CONFLICT if found.verdict == "conflict" else EXIT_OK
+
+
+def _newest_driver(name: str, request: Request, found: Verdict, tables: Tables) -> Verdict:
+    """A spec may name several drivers: the oldest was judged; the newest may have dropped one of its GPUs."""
+    from envforge import spec
+
+    drivers = spec.load(name).targets.drivers
+    if len(drivers) < 2 or not request.gpus:
+        return found
+    other = judge(replace(request, driver=max(drivers, key=key)), tables)
+    return found if other.works else other
 
 
 def _this_host(request: Request, console: Console) -> Request:

@@ -94,8 +94,9 @@ def _choose_one(asked: FrameworkRequest, request: Request, tables: Tables, state
     if not is_version(public):
         state.add("conflict", "bad-version", f"{asked.name}: {public!r} is not a version", "write it like 2.6.0")
         return None
-    for word in ("rocm", "xpu", "npu", "tpu") if label or asked.index or asked.extras else ():
-        if (label or "").startswith(word) or word in (asked.index or "") or word in asked.extras:
+    said = " ".join((label or "", asked.index or "", *asked.extras)).lower()
+    for word in ("rocm", "xpu", "npu", "tpu") if said.strip() else ():
+        if re.search(rf"(?<![a-z]){word}(?![a-z])", said):
             row = next(r for r in tables.raw("rules")["unsupported"] if r["noun"] == word)
             state.add(
                 "conflict",

@@ -119,3 +119,16 @@ def test_only_what_was_asked_for_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
+
+
+def test_every_target_driver_counts(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "env.yaml"
+    text = "schema: 1\nname: mine\npython: '3.11'\ncuda: {version: '12.6'}\nframeworks:\n  torch: {version: '2.9.0'}\ntargets: "
+    path.write_text(text + "{drivers: ['470.57.02', '580.65.06'], gpus: [T4]}\n", encoding="utf-8")
+    code, found = ask(capsys, str(path))
+    assert (code, found["driver"]["given"]) == (4, "470.57.02")
+    path.write_text(text + "{drivers: ['580.65.06', '595.58.03'], gpus: [V100]}\n", encoding="utf-8")
+    code, found = ask(capsys, str(path))
+    assert code == 4 and found["findings"][0]["reference"] == "driver-dropped-gpu"
+    path.write_text(text + "{drivers: ['560.35.03', '580.65.06'], gpus: [V100]}\n", encoding="utf-8")
+    assert ask(capsys, str(path))[0] == 0
