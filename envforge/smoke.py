@@ -258,6 +258,8 @@ def _needs(adapter: str, route: str, backend: str | None) -> tuple[str, ...]:
 def _required(adapter: str, backend: str | None, packages: Iterable[str]) -> tuple[str, ...]:
     """The routes that must work: the framework's own, and those whose every package is locked."""
     have = {_normal(name) for name in packages}
+    # "tensorflow" is also there when it came as tensorflow-cpu.
+    have |= {name for name, entry in known_checks()["frameworks"].items() if have & set(entry["distributions"])}
     routes = known_checks()["frameworks"][adapter]["exports"]
     return tuple(
         route

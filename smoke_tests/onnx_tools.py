@@ -14,9 +14,11 @@ def need(module, package=None, route=""):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        missing = getattr(error, "name", None) or ""
-        if missing.split(".")[0] == module.split(".")[0]:
+        missing = (getattr(error, "name", None) or "").split(".")[0]
+        if missing and missing == module.split(".")[0]:
             raise MissingPackage(package or module, route)
+        if isinstance(error, ModuleNotFoundError) and missing:
+            raise MissingPackage(missing, "{0} imports it and does not declare it".format(module))
         raise
 
 

@@ -165,6 +165,14 @@ def library_folders(whole_system=True):
     return [path for path in found if os.path.isdir(path)]
 
 
+def _private(folder, name):
+    """Folders whose libraries are loaded by their full path, one at a time, and by nobody else: Triton's profiler
+    library and MindSpore's plug-ins, one per CUDA line."""
+    if name in ("include", "__pycache__"):
+        return True
+    return (name == "cupti" and "triton" in folder) or (name == "plugin" and folder.endswith("mindspore/lib"))
+
+
 def cuda_copies(folders, trees):
     """Library stem → sorted real paths. ``folders`` are looked into flatly, ``trees`` with all that is below."""
     found = {}
@@ -181,10 +189,7 @@ def cuda_copies(folders, trees):
         look(folder, os.listdir(folder))
     for tree in trees:
         for folder, below, names in os.walk(tree):
-            # Triton ships a private libcupti for its profiler and loads it by its full path only.
-            below[:] = [
-                d for d in below if d not in ("include", "__pycache__") and not (d == "cupti" and "triton" in folder)
-            ]
+            below[:] = [name for name in below if not _private(folder, name)]
             look(folder, names)
     return {stem: sorted(paths) for stem, paths in found.items()}
 

@@ -1,5 +1,6 @@
 """JAX."""
 
+import importlib.util
 import os
 import random
 
@@ -173,10 +174,9 @@ class Adapter(Base):
         return lambda x: self._forward(params, x)
 
     def _write_stablehlo(self, model, x, folder):
-        try:
-            from jax import export
-        except ImportError:
+        if importlib.util.find_spec("jax.export") is None:
             raise Unavailable("jax {0} has no jax.export (it came with 0.4.30)".format(self.jax.__version__))
+        export = onnx_tools.need("jax.export", route="part of jax")
         exported = export.export(self.jax.jit(self._closed(model)))(self.jax.ShapeDtypeStruct(x.shape, x.dtype))
         try:
             blob = exported.serialize()

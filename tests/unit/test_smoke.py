@@ -80,6 +80,12 @@ def test_stablehlo_is_required_of_jax_whether_or_not_flatbuffers_is_locked() -> 
     assert "export.stablehlo" in plan.frameworks[0].required
 
 
+def test_a_framework_counts_as_there_under_any_of_its_distribution_names() -> None:
+    found = resolution("tensorflow-jax-cpu")
+    plan = smoke.make_plan(found, lock_of(found, "tensorflow-cpu", "jax"), level=4, gpus=AUTO)
+    assert "export.savedmodel" in {entry.key: entry.required for entry in plan.frameworks}["jax"]
+
+
 @pytest.mark.parametrize(
     ("gpus", "expect", "count"),
     [

@@ -85,6 +85,15 @@ def test_triton_keeps_a_private_library_for_its_profiler(tmp_path: Path) -> None
     assert len(structure.cuda_copies([], [str(tmp_path)])["libcupti"]) == 1
 
 
+def test_mindspore_keeps_one_plug_in_per_cuda_line(tmp_path: Path) -> None:
+    library(tmp_path / "mindspore/lib/plugin/gpu11.1", "libnccl.so.2")
+    library(tmp_path / "mindspore/lib/plugin/gpu11.6", "libnccl.so.2")
+    assert structure.cuda_copies([], [str(tmp_path)]) == {}
+    library(tmp_path / "other/lib/plugin/gpu11.1", "libnccl.so.2")
+    library(tmp_path / "other/lib/plugin/gpu11.6", "libnccl.so.2")
+    assert len(structure.cuda_copies([], [str(tmp_path)])["libnccl"]) == 2
+
+
 def test_stubs_for_linking_are_no_copies(tmp_path: Path) -> None:
     library(tmp_path / "lib64/stubs", "libcublas.so")
     assert structure.cuda_copies([], [str(tmp_path)]) == {}
