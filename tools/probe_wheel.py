@@ -128,16 +128,28 @@ def arch_flags(data: bytes) -> list[str]:
 # --- metadata and imports ----------------------------------------------------------------------------------
 
 
-def declared(metadata: str) -> tuple[list[str], set[str]]:
-    """(Requires-Dist lines, import names they bring). Needs behind an extra do not count as declared."""
+def declared(metadata: str, python: str = "3.11", machine: str = "x86_64") -> tuple[list[str], set[str]]:
+    """(Requires-Dist lines, import names they bring on that Linux interpreter). Extras do not count as declared."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": machine,
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "extra": "",
+    }
     lines = Parser().parsestr(metadata).get_all("Requires-Dist") or []
     names: set[str] = set()
     for line in lines:
-        if re.search(r"\bextra\s*==", line):
+        try:
+            found = Requirement(line)
+        except InvalidRequirement:
             continue
-        match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line)
-        if match:
-            name = re.sub(r"[-_.]+", "-", match[0]).lower()
+        if found.marker is None or found.marker.evaluate(environment):
+            name = re.sub(r"[-_.]+", "-", found.name).lower()
             names |= IMPORTS.get(name, {name.replace("-", "_")})
     return lines, names
 
@@ -168,11 +180,16 @@ def undeclared(sources: Mapping[str, str], needs: set[str]) -> dict[str, list[st
     """Import name -> up to three files of the wheel that import it although nothing declares it."""
     own = {name.split("/")[0].removesuffix(".py") for name in sources}
     known = own | needs | set(sys.stdlib_module_names) | {"__future__"}
+    folders: dict[str, set[str]] = {}
+    for path in sources:
+        folder, _, file = path.rpartition("/")
+        folders.setdefault(folder, set()).add(file.removesuffix(".py"))
     found: dict[str, list[str]] = {}
     for path, text in sources.items():
         if _NOT_SHIPPED.search(path):
             continue
-        for name in top_imports(text) - known:
+        # Scripts import their neighbours by bare name.
+        for name in top_imports(text) - known - folders[path.rpartition("/")[0]]:
             found.setdefault(name, []).append(path)
     return {name: sorted(paths, key=lambda p: (p.count("/"), p))[:3] for name, paths in sorted(found.items())}
 
@@ -216,11 +233,19 @@ def scan_library(archive: zipfile.ZipFile, member: str, folder: Path) -> dict[st
         path.unlink()
 
 
-def probe(archive: zipfile.ZipFile, folder: Path, *, fatbins: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def probe(
+    archive: zipfile.ZipFile,
+    folder: Path,
+    *,
+    fatbins: bool,
+    say: Callable[[str], None],
+    python: str = "3.11",
+    machine: str = "x86_64",
+) -> dict[str, Any]:
     """Everything this tool can read out of an open wheel."""
     names = archive.namelist()
     metadata = archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode("utf-8", "replace")
-    requires, needs = declared(metadata)
+    requires, needs = declared(metadata, python, machine)
     sources = {n: archive.read(n).decode("utf-8", "replace") for n in names if n.endswith(".py")}
     # Compiled-in text files that carry versions.
     texts = {n: sources[n].encode() for n in sources if n.endswith(("version.py", "_info.py"))}
@@ -248,7 +273,14 @@ def run(requirement: str, python: str, machine: str, *, fatbins: bool) -> dict[s
 
     remote = open_wheel(file)
     with tempfile.TemporaryDirectory(prefix="probe-wheel-") as folder, zipfile.ZipFile(remote) as archive:
-        found = probe(archive, Path(folder), fatbins=fatbins, say=lambda text: print(text, file=sys.stderr))
+        found = probe(
+            archive,
+            Path(folder),
+            fatbins=fatbins,
+            say=lambda text: print(text, file=sys.stderr),
+            python=python,
+            machine=machine,
+        )
     return {
         "schema": SCHEMA,
         "distribution": name,

@@ -115,6 +115,8 @@ def test_undeclared_imports_are_those_that_always_run() -> None:
         "fw/lazy.py": "def f():\n    import scipy\nif True:\n    import cupy\n",
         "fw/tests/test_core.py": "import pytest\n",
         "fw/broken.py": "import (",
+        "fw/scripts/run.py": "import helper\n",
+        "fw/scripts/helper.py": "",
     }
     assert probe_wheel.undeclared(sources, {"numpy"}) == {"pkg_resources": ["fw/core.py"]}
     # Control: nothing declared, so numpy is missing too.
@@ -126,6 +128,12 @@ def test_a_need_behind_an_extra_is_not_declared() -> None:
     lines, names = probe_wheel.declared(text)
     assert len(lines) == 2
     assert names == {"absl"}
+
+
+def test_a_need_of_other_interpreters_is_not_declared() -> None:
+    text = "Metadata-Version: 2.1\nRequires-Dist: setuptools; python_version >= '3.12'\n"
+    assert probe_wheel.declared(text, "3.11")[1] == set()
+    assert probe_wheel.declared(text, "3.12")[1] == {"setuptools", "pkg_resources"}
 
 
 def wheel() -> bytes:
@@ -196,6 +204,13 @@ def test_kept_probes_name_file_hash_command_and_date() -> None:
         assert entry["schema"] == probe_wheel.SCHEMA
         assert len(entry["sha256"]) == 64 and entry["file"].endswith(".whl")
         assert entry["command"].startswith("python tools/probe_wheel.py ") and entry["date"] >= "2026-11-30"
+
+
+def test_what_frameworks_leave_undeclared_was_found_in_their_wheels() -> None:
+    found = {p["distribution"]: p["undeclared_imports"] for p in (json.loads(path.read_text()) for path in probes())}
+    assert "flatbuffers" in found["jax"]
+    assert "setuptools" in found["paddlepaddle"], "declared for Python 3.12 on, imported on 3.11 too"
+    assert "numpy" not in found["tensorflow"], "control: a declared need is none"
 
 
 def test_probed_torch_architectures_stand_in_the_table() -> None:
