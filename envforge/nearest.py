@@ -188,6 +188,8 @@ def _cudas(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iter
         if picked is not None and picked.release is not None:
             options |= set(picked.release.builds)
     if not names:
+        if not request.cuda:
+            return  # A CPU environment is not repaired by giving it a CUDA.
         options = set(tables.cuda_series())
     if not have and not options:
         return
@@ -195,7 +197,7 @@ def _cudas(request: Request, chosen: tuple[Chosen, ...], tables: Tables) -> Iter
     for cuda in ordered:
         changed = with_cuda(request, cuda, tables)
         yield f"CUDA {cuda}", changed
-        if key(cuda) < key("11.0") and request.cuda_source != "conda":
+        if key(cuda) < key("11.0") and names and request.cuda_source != "conda":
             # No image with such a CUDA exists any more, but conda channels still have its libraries.
             yield f"CUDA {cuda} with cuda.from: conda", replace(changed, cuda_source="conda", base="auto")
 

@@ -40,6 +40,9 @@ def choose(request: Request, tables: Tables, state: State) -> None:
             state.chosen.append(item)
             if item.accelerator == "cuda":
                 state.on_gpu.append(item)
+    if len({item.name for item in state.chosen}) < len(state.chosen):
+        names = ", ".join(item.text for item in state.chosen)
+        state.add("conflict", "stated-twice", f"a framework stands twice: {names}", "state each once")
     if not request.frameworks and request.cuda:
         state.cuda = series(request.cuda)
     _one_cuda(request, tables, state)
@@ -71,7 +74,17 @@ def _in_packages(request: Request, tables: Tables, state: State) -> list[Framewo
     out = []
     for found in state.requirements:
         name, _ = tables.framework_name(found.name)
-        if found.pinned is None or name is None or name in named:
+        if found.pinned is None or name is None:
+            continue
+        if name in named:
+            asked = next(i.version for i in request.frameworks if tables.framework_name(i.name)[0] == name)
+            if asked and is_version(asked) and key(asked) != key(found.pinned):
+                state.add(
+                    "conflict",
+                    "stated-twice",
+                    f"{name} is asked for as {asked} and, among the packages, as {found.pinned}",
+                    "state it once, under frameworks",
+                )
             continue
         version = f"{found.pinned}+{found.local}" if found.local else found.pinned
         out.append(FrameworkRequest(name=found.name, version=version, extras=found.extras))
@@ -479,7 +492,7 @@ def _python(item: Chosen, request: Request, tables: Tables, state: State) -> Non
     known = release.python
     span = f"{known[0]} to {known[-1]}" if len(known) > 1 else known[0]
     if request.cuda_source == "conda":
-        state.add("limit", "conda-build", f"{item.text} has wheels for Python {span}; its conda builds may differ")
+        state.add("unverified", "conda-build", f"{item.text} has wheels for Python {span}; its conda builds may differ")
         return
     first = tables.first_with_python(item.name, request.python, release.key)
     if item.nightly or (key(request.python) > key(tables.raw("rules")["pythons"][-1]["python"])):

@@ -17,9 +17,9 @@ def judge_base(request: Request, tables: Tables, state: State) -> None:
     base = tables.base_image(request.base) if request.base != "auto" else None
     if base is None and needs_base and state.cuda:
         wanted = major(state.cudnn) if state.cudnn else None
-        base = tables.cuda_image(state.cuda, "runtime", wanted, state.cudnn) or tables.cuda_image(
-            state.cuda, "devel", wanted, state.cudnn
-        )
+        majors = (wanted,) if wanted else ("8", "9")
+        options = ((kind, number) for kind in ("runtime", "devel") for number in majors)
+        base = next((b for kind, n in options if (b := tables.cuda_image(state.cuda, kind, n, state.cudnn))), None)
         if base is None:
             old = key(state.cuda) < key("11.0")
             state.add(
@@ -164,12 +164,20 @@ def _cuda(request: Request, base: Base, needs_base: bool, tables: Tables, state:
                 f"{item.text} was built with CUDA {build.cuda}; {base.image} has {base.cuda}",
                 f"use a base of CUDA {build.cuda}",
             )
-        if build and build.cudnn and item.name != "torch":
+        if build and item.name != "torch":
             _base_cudnn(base, item, build.cudnn, state)
 
 
-def _base_cudnn(base: Base, item: Chosen, wanted: str, state: State) -> None:
-    if base.cudnn is None:
+def _base_cudnn(base: Base, item: Chosen, wanted: str | None, state: State) -> None:
+    if wanted is None:
+        if base.cudnn is None:
+            state.add(
+                "conflict",
+                "base-without-cudnn",
+                f"{item.text} needs cuDNN; {base.image} has none",
+                "use a cudnn flavour of the image",
+            )
+    elif base.cudnn is None:
         state.add(
             "conflict",
             "base-without-cudnn",

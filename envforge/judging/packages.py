@@ -227,13 +227,13 @@ def _source_only(found: Requirement, request: Request, tables: Tables, state: St
     base = tables.base_image(request.base) if request.base != "auto" else None
     cuda = state.cuda
     if cuda is None and row["needs"] == "torch" and not state.on_gpu:
-        state.add("limit", "source-only", f"{found.name} is {row['why']} and needs CUDA; this environment has none")
+        state.add("limit", "source-only", f"{found.name} ({row['why']}) needs CUDA; this environment has none")
     elif request.toolchain == "none" and not (base and "devel" in (base.kind or "")):
         image = tables.cuda_image(cuda, "devel") if cuda else None
         state.add(
             "limit" if row.get("soft") else "conflict",
             "source-only",
-            f"{found.name} is {row['why']}: it needs nvcc of CUDA {cuda}, and "
+            f"{found.name} ({row['why']}) needs nvcc of CUDA {cuda}, and "
             + (f"{base.image} has no compiler" if base else "no toolchain is asked for"),
             "cuda.toolchain: nvcc builds it in a stage of its own"
             + (f" on {image.image}" if image else "")
@@ -396,7 +396,16 @@ def _keras(named: dict[str, Requirement], tables: Tables, state: State) -> None:
                 f"{tf.text} needs keras {texts}; keras {wanted} is asked for",
                 f"use keras {texts}, or another tensorflow",
             )
-    if keras is None or key(keras.version) < key("3.0"):
+    if keras is None:
+        return
+    if key(keras.version) < key("3.0"):
+        if tf is None and not any(name.startswith("tensorflow") for name in named):
+            state.add(
+                "conflict",
+                "keras-without-backend",
+                f"{keras.text} needs tensorflow {series(keras.version)}",
+                f"add tensorflow {series(keras.version)} to frameworks",
+            )
         return
     hosts = [item for item in state.chosen if item.name in ("tensorflow", "jax", "torch")]
     if not hosts and not any(name in named for name in ("tensorflow", "tensorflow-cpu", "jax", "torch", "openvino")):
@@ -524,7 +533,7 @@ def _shared_bounds(request: Request, tables: Tables, state: State) -> None:
             parts.setdefault(name, []).extend((requirement.text, parse_range(text)) for text in texts)
     for name in _BASE_LIBRARIES:
         if name in parts:
-            _meet(name, parts[name], request, tables, state)
+            _meet(name, list(dict.fromkeys(parts[name])), request, tables, state)
 
 
 def _meet(name: str, parts: list[tuple[str, Range]], request: Request, tables: Tables, state: State) -> None:
