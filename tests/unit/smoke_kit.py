@@ -89,6 +89,10 @@ class Adapter(Base):
             time.sleep(600)
         if DO.get("matmul") == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if DO.get("matmul") == "eat":
+            kept = []
+            while True:
+                kept.append(bytearray(os.urandom(1 << 20)) * 16)
         if DO.get("matmul") == "segv":
             os.kill(os.getpid(), signal.SIGSEGV)
         if DO.get("matmul") == "leave":
