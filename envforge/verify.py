@@ -101,6 +101,7 @@ def _pip_packages(lock: Lock, found: Inventory) -> list[Difference]:
     differences = []
     wanted = {normalise(one.name): one for one in lock.pip}
     conda_names = {normalise(one.name) for one in found.conda}
+    carried = _conda_metas(found)
     seen: dict[str, str] = {}
     files = lock.made_from.get("files") or ()
     own_code = any(len(one) == 3 and one[2] != "none" for one in files)
@@ -116,7 +117,7 @@ def _pip_packages(lock: Lock, found: Inventory) -> list[Difference]:
                 differences.append(Difference(kind="package-version", path=package.meta, package=name, detail=detail))
         elif own_code and package.direct_url.startswith("file:"):
             continue  # `files` of the spec that are installed: their content is part of the identity
-        elif not _expected_extra(name, package.installer, package.meta, found, conda_names):
+        elif not _expected_extra(name, package.installer, package.meta, found, conda_names, carried):
             detail = f"{package.version} is installed and not in the lock"
             differences.append(Difference(kind="package-extra", path=package.meta, package=name, detail=detail))
     for name, one in wanted.items():
@@ -126,14 +127,16 @@ def _pip_packages(lock: Lock, found: Inventory) -> list[Difference]:
     return differences
 
 
-def _expected_extra(name: str, installer: str, meta: str, found: Inventory, conda_names: set[str]) -> bool:
+def _expected_extra(
+    name: str, installer: str, meta: str, found: Inventory, conda_names: set[str], carried: frozenset[str]
+) -> bool:
     """Whether a distribution outside the pip lock is explained: bootstrap, Debian's, or conda's own."""
     if name in UNLOCKED_ALLOWED or not found.private:
         return True
     if installer == "conda" or name in conda_names:
         return True
     # A conda package may carry a distribution under another name (pytorch carries torch): its files say so.
-    return any(path.startswith(meta + "/") or path == meta for one in found.conda for path in one.record)
+    return meta in carried
 
 
 def _conda_packages(lock: Lock, found: Inventory) -> list[Difference]:
@@ -189,10 +192,14 @@ def _files(found: Inventory) -> list[Difference]:
     for conda in found.conda:
         for path, (value, kind) in conda.record.items():
             claims.setdefault(real(path), []).append((f"conda:{conda.name}", value, kind == "softlink"))
+    carried = _conda_metas(found)
     for package in found.pip:
         name = f"pip:{normalise(package.name)}"
+        if package.meta in carried:
+            # conda-meta claims every one of these files; the RECORD inside is from before the prefix was put in.
+            continue
         if package.record is None:
-            if found.private and not _owned_by_conda(package.meta, found):
+            if found.private:
                 detail = "its RECORD is missing: nothing can be said about its files"
                 differences.append(Difference(kind="record-missing", path=package.meta, package=name, detail=detail))
             continue
@@ -203,8 +210,16 @@ def _files(found: Inventory) -> list[Difference]:
     return differences
 
 
-def _owned_by_conda(meta: str, found: Inventory) -> bool:
-    return any(path.startswith(meta) for one in found.conda for path in one.record)
+def _conda_metas(found: Inventory) -> frozenset[str]:
+    """The ``.dist-info`` and ``.egg-info`` of distributions that conda packages carry."""
+    metas = set()
+    for one in found.conda:
+        for path in one.record:
+            for mark in (".dist-info", ".egg-info"):
+                head, found_mark, tail = path.partition(mark)
+                if found_mark and (not tail or tail.startswith("/")):
+                    metas.add(head + mark)
+    return frozenset(metas)
 
 
 def _aliases(found: Inventory) -> Any:

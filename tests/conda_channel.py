@@ -38,6 +38,8 @@ class Package:
     subdir: str = "linux-64"
     noarch: str | None = None  # "python" or "generic" (then subdir is noarch)
     timestamp: int = TIMESTAMP
+    placeholder: str = ""  # text in the files that stands for the prefix
+    entry_points: tuple[str, ...] = ()  # of a noarch python package
     license: str = "MIT"
 
     @property
@@ -76,6 +78,11 @@ def archive(package: Package) -> bytes:
             "sha256": hashlib.sha256(content).hexdigest(),
             "size_in_bytes": len(content),
         }
+        | (
+            {"prefix_placeholder": package.placeholder, "file_mode": "text"}
+            if package.placeholder and package.placeholder.encode() in content
+            else {}
+        )
         for path, content in sorted(package.files.items())
     ]
     paths += [
@@ -88,7 +95,12 @@ def archive(package: Package) -> bytes:
         "info/files": "".join(f"{one['_path']}\n" for one in paths).encode(),
     }
     if package.noarch == "python":
-        members["info/link.json"] = json.dumps({"noarch": {"type": "python"}, "package_metadata_version": 1}).encode()
+        members["info/link.json"] = json.dumps(
+            {
+                "noarch": {"type": "python", "entry_points": list(package.entry_points)},
+                "package_metadata_version": 1,
+            }
+        ).encode()
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for path, content in [*members.items(), *sorted(package.files.items())]:

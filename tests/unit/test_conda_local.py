@@ -56,8 +56,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     root = tmp_path_factory.mktemp("local")
     subdir = conda.SUBDIRS[machine_platform()]
     python = replace(channel.real_python(), subdir=subdir)
-    tidy = [one for one in channel.plain_python() if one.name == "tidy"]
-    channel.write(root / "served", "main", [python, *tidy])
+    tidy = [
+        replace(one, entry_points=("tidy-run = tidy:main",), depends=("python >=3.8", "placed"))
+        for one in channel.plain_python()
+        if one.name == "tidy"
+    ]
+    # A file that names its own prefix, as many conda packages have: it is rewritten when installed.
+    old = "/opt/placehold_placehold_placehold_placehold_placehold"
+    placed = channel.Package(
+        "placed", "1.0", files={"etc/where": f"home={old}/share\n".encode()}, subdir=subdir, placeholder=old
+    )
+    channel.write(root / "served", "main", [python, placed, *tidy])
     with channel.served(root / "served") as base:
         yield Made(root, base)
 
@@ -70,6 +79,15 @@ def test_build_run_verify_and_tamper(made: Made, tmp_path: Path) -> None:
     assert result.stdout.split() == ["tidy", built.image], result.stderr
     found = inventory.of_image(engine, built.image)
     assert verify.compare(made.lock, found) == ()
+    prefix = Path(built.image)
+    assert (prefix / "etc/where").read_text() == f"home={prefix}/share\n"
+    assert (prefix / "bin/tidy-run").is_file()
+    for path, owner in ((prefix / "etc/where", "placed"), (prefix / "bin/tidy-run", "tidy")):
+        before = path.read_bytes()
+        path.write_bytes(before + b"# changed\n")
+        (one,) = verify.compare(made.lock, inventory.of_image(engine, built.image))
+        assert (one.kind, one.path, one.package) == ("file-changed", str(path), f"conda:{owner}")
+        path.write_bytes(before)
     path = Path(built.image) / "lib" / f"python{channel.PYTHON}" / "json/__init__.py"
     path.write_text(path.read_text() + "# changed\n")
     (one,) = verify.compare(made.lock, inventory.of_image(engine, built.image))

@@ -290,3 +290,104 @@ def test_baseline_is_kept_and_read(made: Made, monkeypatch: pytest.MonkeyPatch, 
     assert kept == verify.baseline(made.look())
     path.write_bytes(b"half")
     assert baseline.read(lock, "local") is None
+
+
+def mixed(conda_value: str, record_value: str, there: str, *, meta_is_condas: bool) -> inventory.Inventory:
+    """A conda and a pip package that both claim one file of the prefix."""
+    path = "/p/lib/python3.11/site-packages/torch/__init__.py"
+    meta = "/p/lib/python3.11/site-packages/torch-2.0.dist-info"
+    conda_record: dict[str, tuple[str | None, str]] = {path: (conda_value, "hardlink")}
+    if meta_is_condas:
+        conda_record[f"{meta}/RECORD"] = (None, "hardlink")
+    files = {
+        path: inventory.FileEntry(kind="file", size=1, value=there),
+        f"{meta}/RECORD": inventory.FileEntry(kind="file", size=1, value="r"),
+        "/p/conda-meta/pytorch.json": inventory.FileEntry(kind="file", size=1, value="m"),
+    }
+    conda = inventory.InstalledConda(
+        name="pytorch",
+        version="2.0",
+        build="0",
+        subdir="linux-64",
+        channel="c",
+        filename="f",
+        sha256="",
+        license="",
+        meta="/p/conda-meta/pytorch.json",
+        record=conda_record,
+    )
+    pip = inventory.InstalledPip(
+        name="torch",
+        version="2.0",
+        meta=meta,
+        installer="uv",
+        license="",
+        license_expression="",
+        classifiers=(),
+        requires=(),
+        record={path: record_value, f"{meta}/RECORD": None},
+    )
+    return inventory.Inventory(
+        prefix="/p",
+        private=True,
+        python="3.11.2",
+        site=(),
+        files=files,
+        pip=(pip,),
+        conda=(conda,),
+        apt=(),
+        cuda=(),
+        bytecode={},
+    )
+
+
+def test_a_conda_file_overwritten_by_pip_is_named_as_that() -> None:
+    (one,) = verify.compare(None, mixed("from-conda", "from-pip", "from-pip", meta_is_condas=False))
+    assert (one.kind, one.package) == ("package-overwritten", "conda:pytorch")
+    assert "overwritten by pip:torch" in one.detail
+
+
+def test_the_record_that_a_conda_package_carries_does_not_outweigh_conda_meta() -> None:
+    assert verify.compare(None, mixed("installed", "before the prefix", "installed", meta_is_condas=True)) == ()
+    (one,) = verify.compare(None, mixed("installed", "x", "x", meta_is_condas=True))
+    assert (one.kind, one.package) == ("file-changed", "conda:pytorch")
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected"),
+    [
+        ([("libcudart", "12.4", "pip:nvidia-cuda-runtime-cu12")], set()),
+        (
+            [("libcudart", "12.4", "pip:nvidia-cuda-runtime-cu12"), ("libcudart", "11.8", "pip:other")],
+            {("cuda-copy", "pip:other")},
+        ),
+        (
+            [("libcublas", "12", "pip:nvidia-cublas-cu12"), ("libcublas", "11", "apt:libcublas-11-8")],
+            {("cuda-copy", "apt:libcublas-11-8")},
+        ),
+        ([("libcupti", "12", "pip:nvidia-cuda-cupti-cu12"), ("libcupti", "12", "pip:triton")], set()),
+        ([("libnccl", "2", "")], {("cuda-unowned", "")}),
+        ([("libcuda", "1", "apt:libcuda1")], {("cuda-driver", "apt:libcuda1")}),
+    ],
+)
+def test_one_owner_per_cuda_library(
+    made: Made, copies: list[tuple[str, str, str]], expected: set[tuple[str, str]]
+) -> None:
+    libraries = tuple(
+        inventory.CudaLibrary(
+            library=library, version=version, path=f"/x/{number}", size=1, sha256=None, owner=owner, stub=False
+        )
+        for number, (library, version, owner) in enumerate(copies)
+    )
+    names = {owner.removeprefix("pip:") for _, _, owner in copies if owner.startswith("pip:nvidia")}
+    packages = tuple(LockedPackage(name=name, version="1", index="default", hashes=()) for name in sorted(names))
+    lock = replace(made.lock, pip=packages)
+    found = verify.compare(lock, replace(made.look(), cuda=libraries, pip=(), files={}))
+    assert {(one.kind, one.package) for one in found if one.kind.startswith("cuda")} == expected
+
+
+def test_stub_libraries_for_linking_are_not_copies(made: Made) -> None:
+    stub = inventory.CudaLibrary(
+        library="libcuda", version="", path="/x/stubs/libcuda.so", size=1, sha256=None, owner="", stub=True
+    )
+    assert verify.compare(made.lock, replace(made.look(), cuda=(stub,))) == ()
