@@ -446,6 +446,9 @@ def _no_build(item: Chosen, wanted: str | None, release: Release, tables: Tables
 def _one_cuda(request: Request, tables: Tables, state: State) -> None:
     found = [item for item in state.on_gpu if item.cuda]
     if not found:
+        # No build fits, but what was asked for still has driver floors to tell.
+        if state.on_gpu and request.cuda and tables.driver_floors(request.cuda):
+            state.cuda = series(request.cuda)
         return
     majors = sorted({major(item.cuda or "") for item in found})
     if len(majors) > 1:

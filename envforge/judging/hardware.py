@@ -133,6 +133,8 @@ _RANK = ("none", "unknown", "ptx", "kernels")
 def _judge_gpu(gpu: Gpu, request: Request, tables: Tables, state: State) -> str:
     _fit_machine(gpu, request, tables, state)
     answers = [_kernels(gpu, item, tables, state) for item in state.on_gpu if item.cuda]
+    if not answers and state.on_gpu:
+        return "none"
     if not answers:
         bounds = tables.toolkit_capabilities(state.cuda or "")
         if bounds and not bounds[0] <= gpu.capability <= bounds[1]:

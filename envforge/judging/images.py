@@ -107,7 +107,7 @@ def _glibc(request: Request, base: Base | None, tables: Tables, state: State) ->
             )
     if base is not None and base.glibc is None and request.base != "auto" and base.status != "gone":
         state.add(
-            "warning", "base-glibc-unknown", f"the glibc of {base.image} is not known; wheels may not install there"
+            "limit", "base-glibc-unknown", f"the glibc of {base.image} is not known; wheels may not install there"
         )
 
 
