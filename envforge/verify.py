@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envforge.inventory import Inventory, normalise
+from envforge.inventory import CudaLibrary, Inventory, normalise
 from envforge.lock import Lock
 
 # Paths of an environment that no package owns and every environment has, relative to the prefix.
@@ -300,7 +300,10 @@ def _cuda(lock: Lock | None, found: Inventory) -> list[Difference]:
     """One owner per CUDA library; a second copy must be planned (two locked CUDA packages, or a known bundle)."""
     differences = []
     groups: dict[str, list[Any]] = {}
+    compat = _compat(lock)
     for one in found.cuda:
+        if compat and "/compat/" in one.path and one.path.startswith("/usr/local/cuda"):
+            continue  # the forward-compatibility package: asked for by the spec, used only with an older driver
         if one.stub:
             continue  # for linking only; the smoke tests look whether one is on the search path
         if one.library in DRIVER_LIBRARIES:
@@ -309,9 +312,10 @@ def _cuda(lock: Lock | None, found: Inventory) -> list[Difference]:
         elif (one.library, one.owner) not in PLANNED_COPIES:
             groups.setdefault(one.library, []).append(one)
     planned = _cuda_packages(lock)
+    toolkit = _has_toolkit(lock)
     for library, copies in sorted(groups.items()):
         for one in copies:
-            if not one.owner and found.private and lock is not None:
+            if not one.owner and found.private and lock is not None and not (toolkit and _of_toolkit(one)):
                 detail = f"{library} {one.version} belongs to no package"
                 differences.append(Difference(kind="cuda-unowned", path=one.path, package="", detail=detail))
         main = _main_copy(copies, planned)
@@ -319,9 +323,27 @@ def _cuda(lock: Lock | None, found: Inventory) -> list[Difference]:
             same_owner = one.owner and one.owner == main.owner
             if one is main or (same_owner and one.version == main.version) or one.owner in planned:
                 continue
+            if toolkit and _of_toolkit(one):
+                continue  # asked for by the spec, beside what the packages bring
             detail = f"{library} {one.version} beside {main.version} of {main.owner or 'nobody'} ({main.path})"
             differences.append(Difference(kind="cuda-copy", path=one.path, package=one.owner, detail=detail))
     return differences
+
+
+def _has_toolkit(lock: Lock | None) -> bool:
+    """Whether the spec asks for CUDA libraries outside the packages: a CUDA base image or a toolchain."""
+    cuda = (lock.made_from.get("cuda") if lock is not None else None) or {}
+    return cuda.get("from") == "base" or cuda.get("toolchain", "none") != "none"
+
+
+def _compat(lock: Lock | None) -> bool:
+    cuda = (lock.made_from.get("cuda") if lock is not None else None) or {}
+    return bool(cuda.get("compat"))
+
+
+def _of_toolkit(one: CudaLibrary) -> bool:
+    """Whether a library belongs to the toolkit's own place or to a Debian package."""
+    return one.path.startswith("/usr/local/cuda") or one.owner.startswith("apt:")
 
 
 def _main_copy(copies: list[Any], planned: frozenset[str]) -> Any:

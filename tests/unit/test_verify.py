@@ -391,3 +391,38 @@ def test_stub_libraries_for_linking_are_not_copies(made: Made) -> None:
         library="libcuda", version="", path="/x/stubs/libcuda.so", size=1, sha256=None, owner="", stub=True
     )
     assert verify.compare(made.lock, replace(made.look(), cuda=(stub,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "clean"),
+    [
+        ({"from": "wheels", "toolchain": "none"}, False),
+        ({"from": "base", "toolchain": "none"}, True),
+        ({"from": "wheels", "toolchain": "full"}, True),
+    ],
+)
+def test_a_toolkit_is_planned_only_when_the_spec_asks_for_it(made: Made, cuda: dict[str, str], clean: bool) -> None:
+    toolkit = inventory.CudaLibrary(
+        library="libcudart",
+        version="12.4.127",
+        path="/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127",
+        size=1,
+        sha256=None,
+        owner="apt:cuda-cudart-12-4",
+        stub=False,
+    )
+    found = made.look()
+    found = replace(found, cuda=(*found.cuda, toolkit))
+    assert (verify.compare(replace(made.lock, made_from={"cuda": cuda}), found) == ()) is clean
+
+
+def test_the_compat_package_is_planned_only_when_the_spec_asks_for_it(made: Made) -> None:
+    path = "/usr/local/cuda-12.4/compat/libcuda.so.550.54"
+    driver = inventory.CudaLibrary(
+        library="libcuda", version="550.54", path=path, size=1, sha256=None, owner="", stub=False
+    )
+    found = replace(made.look(), cuda=(driver,))
+    asked = replace(made.lock, made_from={"cuda": {"from": "wheels", "compat": True}})
+    assert verify.compare(asked, found) == ()
+    (one,) = verify.compare(made.lock, found)
+    assert (one.kind, one.path) == ("cuda-driver", path)
