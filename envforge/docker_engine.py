@@ -19,7 +19,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -137,6 +136,33 @@ def gpu_host_config(wanted: Passthrough) -> dict[str, Any]:
     if wanted.devices:
         found["devices"] = list(wanted.devices)
     return found
+
+
+class _Calls:
+    """What a session asks of an engine (see session.py), answered by the SDK."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self._stream: Any = None  # the SDK's wrapper must outlive the socket inside it
+
+    def create(self, name: str, body: dict[str, Any]) -> str:
+        return str(self._api.create_container_from_config(body, name)["Id"])
+
+    def attach_socket(self, container: str) -> Any:
+        self._stream = self._api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        return getattr(self._stream, "_sock", self._stream)
+
+    def start(self, container: str) -> None:
+        self._api.start(container)
+
+    def wait(self, container: str) -> int:
+        return int(self._api.wait(container, timeout=None)["StatusCode"])
+
+    def kill(self, container: str, signal: str) -> None:
+        self._api.kill(container, signal)
+
+    def resize(self, container: str, height: int, width: int) -> None:
+        self._api.resize(container, height=height, width=width)
 
 
 class DockerEngine:
@@ -461,33 +487,10 @@ class DockerEngine:
 
     def attach_run(self, image: str, session: Session, out: IO[bytes]) -> int:
         """Run on this terminal; stdin, signals and size are passed through. The command's exit code."""
-        import sys
+        from envforge.session import attach
 
-        from docker.types import DeviceRequest
-
-        from envforge import session as sessions
-
-        container = ""
-        try:
-            with _engine_errors(f"running {session.argv[0]} in {image}"):
-                labels = {RUN_LABEL: "session", OWNER_LABEL: f"{socket.gethostname()}:{os.getpid()}"}
-                container = sessions.create(self._api, image, session, DeviceRequest, labels)
-                return sessions.follow(
-                    self._api,
-                    container,
-                    tty=session.tty,
-                    out=out,
-                    err=sys.stderr.buffer,
-                    stdin=sys.stdin.fileno() if sys.stdin and not sys.stdin.closed else None,
-                )
-        except EngineError as error:
-            # An engine inside a container may not raise limits; they are a help, not a need.
-            if session.ulimits and "rlimit" in "\n".join(error.context):
-                return self.attach_run(image, replace(session, ulimits=()), out)
-            raise
-        finally:
-            if container:
-                self._discard(container)
+        with _engine_errors(f"running {session.argv[0]} in {image}"):
+            return attach(_Calls(self._api), image, session, out, discard=self._discard)
 
     # -- running ----------------------------------------------------------------------------------
 

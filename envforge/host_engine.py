@@ -20,14 +20,16 @@ from envforge.hostfacts import DaemonConfig, EngineFacts
 SECONDS = 5.0
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=SECONDS)
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a local socket."""
+
+    def __init__(self, path: str, timeout: float | None = SECONDS) -> None:
+        super().__init__("localhost", timeout=timeout)
         self.path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(SECONDS)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self.path)
 
 
@@ -66,7 +68,7 @@ def _get(address: str, path: str) -> dict[str, Any]:
     parsed = urlparse(address)
     connection: http.client.HTTPConnection
     if parsed.scheme == "unix":
-        connection = _UnixConnection(parsed.path)
+        connection = UnixConnection(parsed.path)
     elif parsed.scheme in ("tcp", "http"):
         connection = http.client.HTTPConnection(parsed.hostname or "", parsed.port or 2375, timeout=SECONDS)
     else:

@@ -243,10 +243,14 @@ def connect(choice: str, name: str, console: Any) -> Any:
         from envforge.local_engine import LocalEngine
 
         return LocalEngine()
-    from envforge.docker_engine import DockerEngine
+    from envforge.direct_engine import DirectEngine
 
     try:
-        engine = DockerEngine.connect()
+        engine: Any = DirectEngine.connect()
+        if engine is None:
+            from envforge.docker_engine import DockerEngine
+
+            engine = DockerEngine.connect()
         if choice == "docker":
             return engine
         find(engine, name)

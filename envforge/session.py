@@ -1,7 +1,7 @@
 """A container on this terminal: create, attach, start, pass everything through, wait, remove.
 
-Works on the engine's low-level client that docker_engine hands in; it imports no Docker itself. One thread:
-the container's stream, this terminal and the signals are waited for together.
+Works on the calls of direct_engine or docker_engine; it imports no Docker itself. One thread: the container's
+stream, this terminal and the signals are waited for together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from envforge.passthrough import Passthrough
@@ -52,62 +53,85 @@ class Session:
     init: bool = True
 
 
-def create(
-    api: Any, image: str, session: Session, device_request: Callable[..., Any], labels: Mapping[str, str]
-) -> str:
-    """The container's id. ``device_request`` and the port syntax are the SDK's."""
-    binds = [f"{row.source}:{row.target}{':ro' if row.read_only else ''}" for row in session.mounts]
-    host: dict[str, Any] = {"binds": binds, "init": session.init}
+def body(image: str, session: Session, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The request of the Engine API that creates the container (POST /containers/create)."""
+    host: dict[str, Any] = {
+        "Binds": [f"{row.source}:{row.target}{':ro' if row.read_only else ''}" for row in session.mounts],
+        "Init": session.init,
+        "Ulimits": [{"Name": name, "Soft": soft, "Hard": hard} for name, soft, hard in session.ulimits],
+        "GroupAdd": list(session.groups),
+        "PortBindings": {
+            f"{inside}/tcp": [{"HostIp": address, "HostPort": str(outside)}]
+            for address, outside, inside in session.ports
+        },
+    }
     if not session.network:
-        host["network_mode"] = "none"
-    if session.shm_bytes is not None and not session.host_ipc:
-        host["shm_size"] = session.shm_bytes
+        host["NetworkMode"] = "none"
     if session.host_ipc:
-        host["ipc_mode"] = "host"
-    if session.groups:
-        host["group_add"] = list(session.groups)
-    if session.ports:
-        host["port_bindings"] = {inside: (address, outside) for address, outside, inside in session.ports}
-    gpu = session.passthrough
-    if gpu is not None and gpu.device_requests:
-        host["device_requests"] = [device_request(**dict(row)) for row in gpu.device_requests]
-    if gpu is not None and gpu.devices:
-        host["devices"] = list(gpu.devices)
-    config = api.create_host_config(**host)
-    # The SDK's record turns an unlimited value into nothing; the engine's own field takes it.
-    config["Ulimits"] = [{"Name": name, "Soft": soft, "Hard": hard} for name, soft, hard in session.ulimits]
+        host["IpcMode"] = "host"
+    elif session.shm_bytes is not None:
+        host["ShmSize"] = session.shm_bytes
     if session.userns:
-        config["UsernsMode"] = session.userns
-    body = api.create_container_config(
-        image,
-        list(session.argv[1:]),
-        entrypoint=[session.argv[0]],
-        environment=dict(session.env),
-        user=session.user,
-        working_dir=session.workdir,
-        tty=session.tty,
-        stdin_open=True,
-        ports=[inside for _, _, inside in session.ports],
-        labels=dict(labels),
-        host_config=config,
-    )
-    body["StdinOnce"] = True
-    body["AttachStdin"] = True
-    return str(api.create_container_from_config(body, f"envforge-run-{uuid.uuid4().hex[:12]}")["Id"])
+        host["UsernsMode"] = session.userns
+    gpu = session.passthrough
+    if gpu is not None:
+        host["DeviceRequests"] = [_device_request(row) for row in gpu.device_requests]
+        host["Devices"] = [
+            {"PathOnHost": name, "PathInContainer": name, "CgroupPermissions": "rwm"} for name in gpu.devices
+        ]
+    return {
+        "Image": image,
+        "Entrypoint": [session.argv[0]],
+        "Cmd": list(session.argv[1:]),
+        "Env": [f"{name}={value}" for name, value in session.env.items()],
+        "User": session.user or "",
+        "WorkingDir": session.workdir,
+        "Tty": session.tty,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "ExposedPorts": {f"{inside}/tcp": {} for _, _, inside in session.ports},
+        "Labels": dict(labels),
+        "HostConfig": host,
+    }
+
+
+def _device_request(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The SDK's keyword arguments as the Engine API spells them; a key that is not known is a fault here."""
+    names = {"driver": "Driver", "count": "Count", "device_ids": "DeviceIDs", "capabilities": "Capabilities"}
+    return {names[key]: value for key, value in row.items()}
+
+
+def attach(calls: Any, image: str, session: Session, out: IO[bytes], *, discard: Callable[[str], None]) -> int:
+    """Create, follow and remove one container; the command's exit code. ``discard`` is called whatever happened."""
+    labels = {"envforge.run": "session", "envforge.run-owner": f"{socket.gethostname()}:{os.getpid()}"}
+    name = f"envforge-run-{uuid.uuid4().hex[:12]}"
+    stdin = sys.stdin.fileno() if sys.stdin and not sys.stdin.closed else None
+    try:
+        container = calls.create(name, body(image, session, labels))
+        return follow(calls, container, tty=session.tty, out=out, err=sys.stderr.buffer, stdin=stdin)
+    except Exception as error:
+        # An engine inside a container may not raise limits; they are a help, not a need.
+        said = "\n".join([str(error), *getattr(error, "context", ())])
+        if not session.ulimits or "rlimit" not in said:
+            raise
+    finally:
+        discard(name)
+    return attach(calls, image, replace(session, ulimits=()), out, discard=discard)
 
 
 def follow(api: Any, container: str, *, tty: bool, out: IO[bytes], err: IO[bytes], stdin: int | None) -> int:
     """Attach, start and stay until the command ends; its exit code. ``stdin``: a file descriptor, or None."""
-    query = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-    stream = api.attach_socket(container, params=query)
-    sock = getattr(stream, "_sock", stream)
+    sock = api.attach_socket(container)
     with _signals() as wake, _terminal(stdin if tty else None):
         api.start(container)
         if tty:
             _resize(api, container)
         _pump(api, container, sock, wake, tty=tty, out=out, err=err, stdin=stdin)
-    stream.close()
-    return int(api.wait(container, timeout=None)["StatusCode"])
+    sock.close()
+    return int(api.wait(container))
 
 
 def _pump(
