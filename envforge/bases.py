@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from envforge.compat import Base, Tables
 
 DEBIAN = {"buster": "debian10", "bullseye": "debian11", "bookworm": "debian12", "trixie": "debian13"}
-UBUNTU = {"xenial": "16.04", "bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04", "resolute": "26.04"}
+UBUNTU = {
+    "xenial": "16.04",
+    "bionic": "18.04",
+    "focal": "20.04",
+    "jammy": "22.04",
+    "noble": "24.04",
+    "resolute": "26.04",
+}
 # What plain `python:3.11` and `debian:latest` stand on at the time the tables were checked.
 CURRENT_DEBIAN = "trixie"
 
@@ -54,7 +61,9 @@ def describe(tables: Tables, image: str) -> Base:
             system = DEBIAN[CURRENT_DEBIAN] if repository == "debian" else "ubuntu24.04"
         found = Base(image=image, system=system, glibc=None)
     elif repository == "alpine" or "alpine" in tag:
-        found = Base(image=image, system="alpine", glibc=None, note="musl instead of glibc: no framework wheel installs there")
+        found = Base(
+            image=image, system="alpine", glibc=None, note="musl instead of glibc: no framework wheel installs there"
+        )
     else:
         match = re.search(r"(ubuntu|debian|rockylinux|ubi)[:_-]?(\d+(?:\.\d+)?)", f"{repository}:{tag}")
         system = f"{match[1]}{match[2]}" if match else None
@@ -78,7 +87,10 @@ def _python(image: str, tag: str) -> Base:
     system: str = next((known for code, known in DEBIAN.items() if code in tag), DEBIAN[CURRENT_DEBIAN])
     if "alpine" in tag:
         return Base(
-            image=image, system="alpine", glibc=None, python=match[1] if match else None,
+            image=image,
+            system="alpine",
+            glibc=None,
+            python=match[1] if match else None,
             note="musl instead of glibc: no framework wheel installs there",
         )
     return Base(image=image, system=system, glibc=None, python=match[1] if match else None)

@@ -54,7 +54,7 @@ def choose(request: Request, tables: Tables, state: State) -> None:
                 state.add(
                     "limit",
                     "withdrawn-release",
-                    f"{item.text} was {item.release.yanked}",
+                    f"{item.text} was withdrawn by its publisher" + _reason(item.release.yanked),
                     "take a neighbouring release",
                 )
         if item.name == "mxnet":
@@ -66,6 +66,10 @@ def choose(request: Request, tables: Tables, state: State) -> None:
             f"CUDA {request.cuda} is stated but every framework is a CPU build",
             "remove cuda, or set accelerator: cuda for a framework",
         )
+
+
+def _reason(text: str) -> str:
+    return "" if text.startswith("withdrawn") else f": {text}"
 
 
 def _in_packages(request: Request, tables: Tables, state: State) -> list[FrameworkRequest]:
