@@ -9,7 +9,8 @@ from pathlib import Path
 from envforge.console import Console
 from envforge.errors import EXIT_OK, EngineError, UsageError
 
-EXAMPLE = "envforge compose torch-cu124 --service jupyter --gpus all -o compose.yaml"
+EXAMPLE = "envforge compose torch-cu124 --service train --gpus all -o compose.yaml -- python train.py"
+TAKES_COMMAND = True  # of the train service
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         model=args.model,
         model_name=args.model_name,
         server=args.server,
+        command=args.command or ("python", "train.py"),
         server_image=args.server_image,
         shm_size=f"{runner.parse_size(args.shm_size) >> 20}mb",
         env=profiles.environment(args.profile) | runner.parse_env(args.env, os.environ),

@@ -23,7 +23,7 @@ import yaml
 
 STUB = Path(__file__).parents[1] / "stubs" / "nvml.c"
 TARGET = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-PACKAGES = "docker.io,iptables,ca-certificates"
+PACKAGES = "docker.io,docker-compose,iptables,ca-certificates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,21 @@ def cdi_spec(
     }
 
 
+def compose_program(root: Path) -> Path:
+    """Compose v2 inside that root; it is one static file and runs outside as well."""
+    return root / "usr/libexec/docker/cli-plugins/docker-compose"
+
+
 def trixie_root() -> Path:
     """A Debian trixie with docker.io 26, made once per machine (about a minute, 500 MB)."""
     place = os.environ.get("ENVFORGE_TEST_TRIXIE")
     root = Path(place) if place else Path.home() / ".cache" / "envforge-tests" / "trixie-docker"
-    if (root / "usr/sbin/dockerd").exists():
+    if compose_program(root).exists():
         return root
     making = root.with_name(f"{root.name}.{os.getpid()}")
     making.parent.mkdir(parents=True, exist_ok=True)
     words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "trixie", str(making)]
+    shutil.rmtree(root, ignore_errors=True)
     try:
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -120,7 +126,7 @@ set -eu
 root=$1; folder=$2
 mount --make-rprivate /
 mount --rbind "$root" "$root"
-for name in proc sys dev; do mount --rbind /$name "$root/$name"; done
+for name in proc sys dev tmp; do mount --rbind /$name "$root/$name"; done
 mount -t tmpfs tmpfs "$root/run"
 mkdir -p "$root/etc/cdi" "$root/etc/docker" "$root/opt/gpu" "$root/opt/engine" "$root/var/lib/docker"
 mount --bind "$folder/cdi" "$root/etc/cdi"
