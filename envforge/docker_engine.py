@@ -331,6 +331,42 @@ class DockerEngine:
         except (requests.RequestException, OSError) as error:
             raise docker_errors.engine_lost(f"pulling {reference}", str(error)) from error
 
+    def push(self, repository: str, tag: str, progress: Callable[[str], None] | None = None) -> str:
+        """Push one tag with this user's credentials; the digest the registry has now.
+
+        Raises publish.Interrupted, which says whether another try may help.
+        """
+        import requests
+        from docker import errors
+
+        from envforge import publish
+
+        name, digest, seen, last = f"{repository}:{tag}", "", dict[str, tuple[int, int]](), time.monotonic()
+        try:
+            for row in self._api.push(repository, tag=tag, stream=True, decode=True):
+                if row.get("error"):
+                    error, again = publish.failure(name, str(row["error"]))
+                    raise publish.Interrupted(error, again=again)
+                digest = str((row.get("aux") or {}).get("Digest") or digest)
+                detail = row.get("progressDetail") or {}
+                if detail.get("total"):
+                    seen[str(row.get("id"))] = (int(detail.get("current") or 0), int(detail["total"]))
+                if progress and seen and time.monotonic() - last > 2:
+                    last = time.monotonic()
+                    done, total = (sum(pair[index] for pair in seen.values()) / 1e6 for index in (0, 1))
+                    progress(f"pushing {name}: {done:.0f} of {total:.0f} MB")
+        except errors.APIError as refusal:
+            error, again = publish.failure(name, str(refusal.explanation or refusal))
+            raise publish.Interrupted(error, again=again) from refusal
+        except (requests.RequestException, OSError) as problem:
+            raise docker_errors.engine_lost(f"pushing {name}", str(problem)) from problem
+        if not digest:  # Podman says it in its image list only
+            found = [one for one in self.inspect(name).repo_digests if one.startswith(f"{repository}@")]
+            digest = found[0].partition("@")[2] if found else ""
+        if not digest:
+            raise docker_errors.engine_lost(f"pushing {name}", "the answer ended without a digest")
+        return digest
+
     def import_rootfs(self, tar: IO[bytes], repository: str, tag: str, changes: Iterable[str]) -> ImageInfo:
         """Make an image of a root file system. It is tagged by its id: Podman forgets the name given to an import."""
         before = set(self._image_ids())

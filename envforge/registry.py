@@ -42,6 +42,14 @@ class RegistryAnswer:
         return self.media_type in INDEX_TYPES
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """An image in a registry. ``config``: digest of its configuration, which is the image id of a classic engine."""
+
+    digest: str
+    config: str
+
+
 def _host(registry: str) -> str:
     return "registry-1.docker.io" if registry == "docker.io" else registry
 
@@ -82,19 +90,41 @@ def resolve_digest(image: str, config: Config | None = None, *, timeout: float =
 
     Raises NetworkError ``image-not-found``, ``registry-refused`` or ``registry-unreachable``.
     """
+    reference, _ = map_image(image, config or Config())
+    answer, host = _ask("HEAD", reference, timeout)
+    return _answer(answer, reference, host, image)
+
+
+def published(reference: str, *, timeout: float = 30.0) -> Published | None:
+    """What a name holds in its registry now; None when the registry has no such image.
+
+    Raises NetworkError ``registry-refused`` or ``registry-unreachable``.
+    """
+    answer, host = _ask("GET", reference, timeout)
+    if answer.status_code == 404:
+        return None
+    found = _answer(answer, reference, host, reference)
+    try:
+        config = str((answer.json().get("config") or {}).get("digest") or "")
+    except (ValueError, AttributeError):
+        config = ""
+    return Published(digest=found.digest, config=config)
+
+
+def _ask(method: str, reference: str, timeout: float) -> tuple[Any, str]:
+    """The registry's answer about a manifest, with this user's login when it asks for one; and its host."""
     import requests
 
-    reference, _ = map_image(image, config or Config())
     registry, path, tag, digest = split_reference(reference)
     host = _host(registry)
     url = f"{_scheme(host)}://{host}/v2/{path}/manifests/{digest or tag}"
     headers = {"Accept": ", ".join((*INDEX_TYPES, *_MANIFEST_TYPES))}
     try:
         with requests.Session() as session:
-            answer = session.head(url, headers=headers, timeout=timeout, allow_redirects=True)
+            answer = session.request(method, url, headers=headers, timeout=timeout, allow_redirects=True)
             if answer.status_code == 401:
                 headers |= _authorize(session, answer.headers.get("WWW-Authenticate", ""), registry, timeout)
-                answer = session.head(url, headers=headers, timeout=timeout, allow_redirects=True)
+                answer = session.request(method, url, headers=headers, timeout=timeout, allow_redirects=True)
     except requests.RequestException as error:
         raise NetworkError(
             "registry-unreachable",
@@ -102,12 +132,25 @@ def resolve_digest(image: str, config: Config | None = None, *, timeout: float =
             context=(str(error)[:300],),
             hint="map it to one that can in the config file (`registries`), or lock without a digest",
         ) from error
-    return _answer(answer, reference, host)
+    return answer, host
 
 
-def _answer(answer: Any, reference: str, host: str) -> RegistryAnswer:
+def live_name(image: str) -> str:
+    """What the tables know of a tag that its registry does not have: why it is gone, which one lives; "" if nothing."""
+    from envforge import compat
+
+    known = compat.load().base_image(image)
+    parts = [known.note or "", f"use {known.instead}" if known.instead else ""]
+    return "; ".join(part for part in parts if part)
+
+
+def _answer(answer: Any, reference: str, host: str, image: str) -> RegistryAnswer:
     if answer.status_code == 404:
-        raise NetworkError("image-not-found", f"the registry {host} has no image {reference}", hint="check the tag")
+        raise NetworkError(
+            "image-not-found",
+            f"the registry {host} has no image {reference}",
+            hint=live_name(image) or "check the tag",
+        )
     if answer.status_code >= 400:
         raise NetworkError(
             "registry-refused",
