@@ -7,6 +7,7 @@ Runs beside ``probe.py`` and ``elf.py``, handed in as modules ``envforge_probe``
 # ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH202, PTH207
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ BLAS_FILE = re.compile(
 BLAS_TEXT = (
     (b"Intel(R) oneAPI Math Kernel Library", "Intel oneMKL"),
     (b"Intel(R) Math Kernel Library", "Intel MKL"),
-    (b"Arm Performance Libraries", "Arm Performance Libraries"),
+    (b"armplversion", "Arm Performance Libraries"),
 )
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 
@@ -156,21 +157,21 @@ def other_abi(symbol: str, defined: Any) -> str:
     return ""
 
 
-def _undefined(world: World, path: str, interpreter: list[str], everywhere: frozenset[str]) -> list[list[str]]:
+def _undefined(world: World, path: str, interpreter: list[str], everywhere: set[str]) -> list[list[str]]:
     """[symbol, symbol of the other C++ ABI or ""] of strong symbols nobody defines."""
     libraries, complete = world.closure(path)
     with elf.Elf(path) as one:
         undefined = [name for name, weak in one.symbols()[0].items() if not weak]
     if not complete or not undefined:
         return []
-    have: set[str] = set()
-    for library in [*libraries[1:], *interpreter]:
-        have |= world.defined(library)
-    left = [name for name in undefined if name not in have and name not in everywhere]
-    candidates = have | everywhere
+    # Sets are only asked, never joined: a framework exports hundreds of thousands of names.
+    tables = [world.defined(library) for library in [*libraries[1:], *interpreter]]
+    left = [name for name in undefined if name not in everywhere and not any(name in table for table in tables)]
     # Symbols of the other string type first: they say why the rest is missing.
     left.sort(key=lambda name: ("cxx11" not in name, name))
-    return [[name, other_abi(name, candidates) if number < 50 else ""] for number, name in enumerate(left)]
+    candidates = itertools.chain(everywhere, *tables)
+    flavoured = [one for one in candidates if "cxx11" in one or "Ss" in one] if left else []
+    return [[name, other_abi(name, flavoured) if number < 50 else ""] for number, name in enumerate(left)]
 
 
 def analyse(objects: list[str], folders: list[str], executable: str, symbols: bool = True) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def analyse(objects: list[str], folders: list[str], executable: str, symbols: bo
         for path in good:
             everywhere |= world.defined(path)
         for path in good:
-            found = _undefined(world, path, interpreter, frozenset(everywhere))
+            found = _undefined(world, path, interpreter, everywhere)
             if found:
                 rows["undefined"].append([path, len(found), found[:20]])
     return dict(rows, broken=world.broken, objects=len(objects))
