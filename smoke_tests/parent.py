@@ -74,7 +74,7 @@ class Child(object):
         self.pipe = reading
         self.log_path = os.path.join(folder, "{0}-{1}.log".format(role, entry["key"]))
         env = dict(os.environ)
-        env.update({"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+        env.update({"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"})
         env.update(entry.get("env") or {})
         env.update(extra_env or {})
         words = [sys.executable, RUN, "--role", role, entry["key"], plan_path, folder, str(writing), ",".join(done)]
@@ -156,6 +156,19 @@ class Child(object):
             return ""
 
 
+def bytecode(folder):
+    """Environment variables for the workers, and whether the environment holds no compiled bytecode.
+
+    Images leave it out to be small and their root is read-only here, so every process would compile the whole
+    framework again: let them share a cache in the temporary folder instead.
+    """
+    sites = structure.site_folders()
+    compiled = any(os.path.isdir(os.path.join(site, "numpy", "__pycache__")) for site in sites)
+    if compiled or sys.version_info < (3, 8):
+        return {"PYTHONDONTWRITEBYTECODE": "1"}, False
+    return {"PYTHONPYCACHEPREFIX": os.path.join(folder, "pycache"), "PYTHONDONTWRITEBYTECODE": ""}, True
+
+
 def _last(text, lines=6):
     kept = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
     return (" Last output: " + " | ".join(kept))[:700] if kept else ""
@@ -164,7 +177,9 @@ def _last(text, lines=6):
 class FrameworkRun(object):
     """One framework entry of the plan from import to the last reload."""
 
-    def __init__(self, plan, plan_path, folder, entry, report):
+    def __init__(self, plan, plan_path, folder, entry, report, python_env=None, cold=False):
+        self.python_env = python_env or {}
+        self.cold = cold  # no bytecode yet: the reload process waits until the worker has compiled it
         self.plan, self.plan_path, self.folder, self.entry, self.report = plan, plan_path, folder, entry, report
         self.key = entry["key"]
         self.limit = float(plan["timeout"])
@@ -181,6 +196,10 @@ class FrameworkRun(object):
 
     def start(self):
         self.worker = self._spawn("worker")
+        if not self.cold:
+            self._start_reloader()
+
+    def _start_reloader(self):
         exports = any(name.startswith("export.") for name in self.report.open_names(self.key))
         if exports and (os.cpu_count() or 1) > 1:
             self.reloader = self._spawn("reload")
@@ -188,7 +207,7 @@ class FrameworkRun(object):
     def _spawn(self, role):
         done = [name for key, name in self.report.done if key == self.key] if role == "worker" else []
         done += list(self.written) if role == "worker" else []
-        child = Child(role, self.entry, self.plan_path, self.folder, done)
+        child = Child(role, self.entry, self.plan_path, self.folder, done, self.python_env)
         self.selector.register(child.pipe, selectors.EVENT_READ, child)
         return child
 
@@ -234,6 +253,8 @@ class FrameworkRun(object):
             self.report.check(
                 self.key, event["name"], event["outcome"], seconds, event["detail"], event["cause"], event["facts"]
             )
+            if self.cold and event["name"] == "visibility.import" and event["outcome"] == "passed":
+                self._start_reloader()
         elif kind == "written":
             child.current, child.since = None, time.time()
             self.written[event["name"]] = (event["seconds"], event["detail"])
@@ -353,13 +374,14 @@ def main(plan_path):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     folder = tempfile.mkdtemp(prefix="envforge-smoke-")
     start = time.time()
+    python_env, cold = bytecode(folder)
     try:
         report.line({"event": "begin", "python": sys.version.split()[0], "planned": len(report.planned)})
         first = True
         for entry in plan["frameworks"]:
             if not report.open_names(entry["key"]):
                 continue
-            run = FrameworkRun(plan, plan_path, folder, entry, report)
+            run = FrameworkRun(plan, plan_path, folder, entry, report, python_env, cold)
             run.start()
             if first:
                 run_structure(plan, report)

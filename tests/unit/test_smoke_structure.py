@@ -200,3 +200,17 @@ def test_no_nvml_library_means_no_driver(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_causes(text: str, cause: str, word: str) -> None:
     found, explanation = inside("outcome").classify(text)
     assert found == cause and word in explanation
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_environment_without_bytecode_gets_a_shared_cache_outside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    parent = inside("parent")
+    if compiled:
+        (tmp_path / "site/numpy/__pycache__").mkdir(parents=True)
+    monkeypatch.setattr(parent.structure, "site_folders", lambda: [str(tmp_path / "site")])
+    env, cold = parent.bytecode(str(tmp_path / "work"))
+    assert cold is not compiled
+    assert env.get("PYTHONPYCACHEPREFIX") == (None if compiled else str(tmp_path / "work/pycache"))
+    assert bool(env["PYTHONDONTWRITEBYTECODE"]) is compiled
