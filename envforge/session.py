@@ -7,6 +7,7 @@ stream, this terminal and the signals are waited for together.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -113,13 +114,21 @@ def attach(calls: Any, image: str, session: Session, out: IO[bytes], *, discard:
         container = calls.create(name, body(image, session, labels))
         return follow(calls, container, tty=session.tty, out=out, err=sys.stderr.buffer, stdin=stdin)
     except Exception as error:
-        # An engine inside a container may not raise limits; they are a help, not a need.
-        said = "\n".join([str(error), *getattr(error, "context", ())])
-        if not session.ulimits or "rlimit" not in said:
+        less = _less(session, "\n".join([str(error), *getattr(error, "context", ())]))
+        if less is None:
             raise
     finally:
         discard(name)
-    return attach(calls, image, replace(session, ulimits=()), out, discard=discard)
+    return attach(calls, image, less, out, discard=discard)
+
+
+def _less(session: Session, said: str) -> Session | None:
+    """The session without a help that this engine cannot give; None when the error is about something else."""
+    if session.ulimits and "rlimit" in said:
+        return replace(session, ulimits=())  # an engine inside a container may not raise limits
+    if session.init and re.search(r"docker-init|container-init|catatonit", said):
+        return replace(session, init=False)  # the engine's init program is a package of its own
+    return None
 
 
 def follow(api: Any, container: str, *, tty: bool, out: IO[bytes], err: IO[bytes], stdin: int | None) -> int:
