@@ -333,7 +333,8 @@ def upgrade(
     job = {"plan": ladder_plan(gpus, seed=seed, timeout=timeout)}
     checks: list[smoke.Check] = []
     noise: tuple[str, ...] = ()
-    seconds, sizes, sides = 0.0, {}, []
+    seconds, sides = 0.0, []
+    sizes: dict[str, int] = {}
     for framework in frameworks:
         one, two, found = _upgrade_one(old, new, framework, job, gpus, 120.0 + timeout, console)
         checks += found

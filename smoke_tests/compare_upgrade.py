@@ -177,8 +177,8 @@ def _torch(adapter):
         differs = old["default"] != default
         if differs:
             said += (
-                "; torch.load has weights_only=True by default since 2.6: save state_dict(), or pass weights_only=False "
-                "for files that you wrote yourself"
+                "; torch.load has weights_only=True by default since 2.6: save state_dict(), or pass "
+                "weights_only=False for files that you wrote yourself"
             )
         detail, facts = _same(error, adapter, said + "; with weights_only=False")
         return detail, dict(facts, rules=rules, differs=differs, refusal=why[:300])
