@@ -101,11 +101,12 @@ class DirectEngine:
         """By id or tag. EngineError ``image-not-found`` when there is none."""
         row = self._detail(image)
         config = row.get("Config") or {}
+        pairs = (entry.partition("=") for entry in config.get("Env") or ())
         return ImageInfo(
             image=str(row["Id"]) if str(row["Id"]).startswith("sha256:") else f"sha256:{row['Id']}",
             tags=tuple(row.get("RepoTags") or ()),
             labels=dict(config.get("Labels") or {}),
-            env={},
+            env={name: value for name, _, value in pairs},
             user=str(config.get("User") or ""),
             size_bytes=int(row.get("Size") or 0),
             created=str(row.get("Created") or ""),

@@ -373,3 +373,50 @@ def covers(capability: str, kernels: Sequence[str]) -> bool:
         if fits:
             return True
     return False
+
+
+# -- what an image demands of the driver -----------------------------------------------------------
+
+_CONDITION = re.compile(r"(cuda|driver|arch|brand)\s*(>=|<=|!=|=|<|>)\s*([\w.-]+)")
+
+
+def unmet_requirement(text: str, *, cuda: str, driver: str, arch: str = "", brand: str = "") -> str:
+    """The part of an image's NVIDIA_REQUIRE_CUDA that this driver does not meet, "" when it is met.
+
+    Alternatives stand between spaces, conditions that must hold together between commas:
+    ``cuda>=12.6 brand=tesla,driver>=535,driver<536``. A value that is not known ("") fulfils nothing. What
+    cannot be read is left to the engine's own check.
+    """
+    values = {"cuda": cuda, "driver": driver, "arch": arch, "brand": brand}
+    alternatives = [part.split(",") for part in text.split()]
+    if not alternatives or any(not _CONDITION.fullmatch(one) for part in alternatives for one in part):
+        return ""
+    if any(all(_holds(one, values) for one in part) for part in alternatives):
+        return ""
+    return next(one for one in alternatives[0] if not _holds(one, values))
+
+
+def _holds(condition: str, values: Mapping[str, str]) -> bool:
+    found = _CONDITION.fullmatch(condition)
+    assert found is not None  # unmet_requirement has looked
+    name, operator, wanted = found.groups()
+    have = values[name]
+    if not have:
+        return False
+    if name == "brand":
+        return (have.lower() == wanted.lower()) is (operator == "=")
+    left, right = _numbers(have), _numbers(wanted)
+    # A short version stands for its whole series: driver<536 holds for 535.104.05.
+    short = left[: len(right)]
+    return {
+        ">=": left >= right,
+        "<=": short <= right,
+        ">": short > right,
+        "<": left < right,
+        "=": short == right,
+        "!=": short != right,
+    }[operator]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

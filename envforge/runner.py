@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from envforge import passthrough, profiles
 from envforge.engine import GpuRequest, ImageInfo
@@ -332,7 +332,25 @@ def require_local_gpu(request: GpuRequest) -> int:
     return len(gpus)
 
 
-Where = Literal["docker", "local"]
+def require_driver(env: Mapping[str, str]) -> None:
+    """Stop before the start when the image demands a newer driver (its NVIDIA_REQUIRE_CUDA).
+
+    Nothing is said when NVML does not answer here, or the image's check is switched off.
+    """
+    wanted = env.get("NVIDIA_REQUIRE_CUDA", "")
+    if not wanted or env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        return
+    from envforge import host
+
+    found = host.nvml(os.environ)
+    if found.status != "ok" or not found.cuda or not found.driver:
+        return
+    name = found.gpus[0].name.lower() if found.gpus else ""
+    brand = next((one for one in ("geforce", "quadro", "tesla", "titan") if one in name), "")
+    unmet = passthrough.unmet_requirement(wanted, cuda=found.cuda, driver=found.driver, brand=brand)
+    if unmet:
+        said = f"the image demands {unmet}; driver {found.driver} supports CUDA {found.cuda}"
+        raise passthrough.unavailable("gpu-driver-too-old", said)
 
 
 def start(engine: Any, name: str, options: RunOptions, console: Any) -> int:
@@ -350,6 +368,8 @@ def start(engine: Any, name: str, options: RunOptions, console: Any) -> int:
         console.warn("the engine is on another machine: this folder is looked for there")
     choice = engine.gpu_passthrough(options.gpus)
     console.detail(f"GPU: {choice.form if choice else 'none'}")
+    if choice is not None and not info.remote:
+        require_driver(engine.inspect(found.image.image).env | dict(options.env))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     session = plan(
         options,

@@ -26,7 +26,9 @@ UUID = "GPU-12345678-1234-1234-1234-123456789abc"
 MIG = "MIG-12345678-1234-1234-1234-123456789abc"
 
 HEALTHY = HostFacts(
-    driver=DriverFacts(module_version="550.120", nodes=("nvidia0", "nvidiactl"), pci=(PciGpu(address="1", bound="nvidia"),)),
+    driver=DriverFacts(
+        module_version="550.120", nodes=("nvidia0", "nvidiactl"), pci=(PciGpu(address="1", bound="nvidia"),)
+    ),
     nvml=NvmlFacts(status="ok", driver="550.120", cuda="12.4", gpus=(GpuFacts(index=0, uuid=UUID, name="A100"),)),
     toolkit=ToolkitFacts(programs=(("nvidia-ctk", "/usr/bin/nvidia-ctk"),)),
     engine=EngineFacts(reachable=True, version="26.1.5", runtimes=("nvidia", "runc")),
@@ -178,7 +180,7 @@ def test_choice_stops_at_the_first_that_works() -> None:
         ("libcudnn.so.9: cannot open shared object file", "gpu-library-missing"),
         ("Compiled with WITH_GPU, but no GPU found in runtime", "gpu-cpu-fallback"),
         ('error mounting "/usr/lib/libnvidia-ml.so.535.1" to rootfs', "gpu-cdi-stale"),
-        ("CDI device injection failed: failed to stat CDI host device \"/dev/nvidia9\"", "gpu-cdi-stale"),
+        ('CDI device injection failed: failed to stat CDI host device "/dev/nvidia9"', "gpu-cdi-stale"),
         ("unresolvable CDI devices nvidia.com/gpu=all", "gpu-cdi-missing"),
         (NO_DRIVER_PLUGIN, "gpu-no-toolkit"),
         ("nvidia-container-cli: something new", "gpu-hook-failed"),
@@ -197,7 +199,11 @@ def _no_nvml(facts: HostFacts) -> HostFacts:
     ("facts", "error", "expected"),
     [
         (HostFacts(), NO_DRIVER_PLUGIN, "gpu-none"),
-        (_no_nvml(replace(HEALTHY, driver=DriverFacts(pci=(PciGpu(address="1", bound=""),)))), NO_DRIVER_PLUGIN, "gpu-no-driver"),
+        (
+            _no_nvml(replace(HEALTHY, driver=DriverFacts(pci=(PciGpu(address="1", bound=""),)))),
+            NO_DRIVER_PLUGIN,
+            "gpu-no-driver",
+        ),
         (replace(HEALTHY, nvml=NvmlFacts(status="error", code=18)), NO_DRIVER_PLUGIN, "gpu-driver-mismatch"),
         (replace(HEALTHY, nvml=NvmlFacts(status="ok", driver="550.120")), NO_DRIVER_PLUGIN, "gpu-none"),
         (
@@ -216,9 +222,15 @@ def _no_nvml(facts: HostFacts) -> HostFacts:
             "gpu-wsl-library-path",
         ),
         (replace(HEALTHY, toolkit=ToolkitFacts()), NO_DRIVER_PLUGIN, "gpu-no-toolkit"),
-        (replace(HEALTHY, engine=replace(HEALTHY.engine, runtimes=("runc",))), NO_DRIVER_PLUGIN, "gpu-toolkit-unregistered"),
         (
-            replace(HEALTHY, engine=replace(HEALTHY.engine, runtimes=("runc",), daemon=DaemonConfig(runtimes=("nvidia",)))),
+            replace(HEALTHY, engine=replace(HEALTHY.engine, runtimes=("runc",))),
+            NO_DRIVER_PLUGIN,
+            "gpu-toolkit-unregistered",
+        ),
+        (
+            replace(
+                HEALTHY, engine=replace(HEALTHY.engine, runtimes=("runc",), daemon=DaemonConfig(runtimes=("nvidia",)))
+            ),
             NO_DRIVER_PLUGIN,
             "gpu-engine-restart",
         ),
@@ -232,7 +244,8 @@ def _no_nvml(facts: HostFacts) -> HostFacts:
         ),
         (
             replace(
-                HEALTHY, cdi=(CdiFile(path="/etc/cdi/n.yaml", kind="nvidia.com/gpu", devices=("all",), missing=("/dev/x",)),)
+                HEALTHY,
+                cdi=(CdiFile(path="/etc/cdi/n.yaml", kind="nvidia.com/gpu", devices=("all",), missing=("/dev/x",)),),
             ),
             "CDI device injection failed",
             "gpu-cdi-stale",
@@ -254,6 +267,27 @@ def test_every_cause_has_words_and_becomes_an_engine_error() -> None:
         assert error.hint
         assert error.context == ("the engine said no",)
         assert "privileged" not in error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "unmet"),
+    [
+        ("cuda>=12.4", ""),
+        ("cuda>=12.6", "cuda>=12.6"),
+        ("cuda>=11.8 brand=tesla,driver>=470,driver<471", ""),
+        ("cuda>=12.6 brand=tesla,driver>=550,driver<551", ""),
+        ("cuda>=12.6 brand=geforce,driver>=550,driver<551", "cuda>=12.6"),
+        ("cuda>=12.6 brand=tesla,driver>=535,driver<536", "cuda>=12.6"),
+        ("cuda>=12.4,driver>=560", "driver>=560"),
+        ("driver=550", ""),
+        ("driver!=550", "driver!=550"),
+        ("", ""),
+        ("cuda>>9 nonsense", ""),
+    ],
+)
+def test_image_requirement(text: str, unmet: str) -> None:
+    """BC-17: what the image demands is judged before the container starts."""
+    assert passthrough.unmet_requirement(text, cuda="12.4", driver="550.120", brand="tesla") == unmet
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from envforge import profiles, runner
 from envforge.engine import ImageInfo
 from envforge.errors import EngineError, GpuUnavailable, UsageError
 from envforge.hostfacts import GpuFacts, HostFacts, NvmlFacts
-from envforge.passthrough import Passthrough, parse_gpus
+from envforge.passthrough import Passthrough, device_requests, parse_gpus
 from envforge.runner import Caller, RunOptions
-from envforge.session import Mount, Session, _frames
+from envforge.session import Mount, Session, _frames, _less, body
 
 IMAGE = ImageInfo(
     image="sha256:1", tags=("envforge/a:1",), labels={}, env={}, user="1000", size_bytes=1, created="2026"
@@ -247,6 +247,66 @@ def test_local_run_becomes_the_command(tmp_path: Path) -> None:
     done = subprocess.run([*words, "no-such-tool"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 6
     assert "command-not-found" in done.stderr
+
+
+def test_an_image_that_demands_a_newer_driver_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envforge import host
+
+    found = NvmlFacts(status="ok", driver="470.256.02", cuda="11.4", gpus=(GpuFacts(index=0, name="GeForce"),))
+    monkeypatch.setattr(host, "nvml", lambda _: found)
+    runner.require_driver({"NVIDIA_REQUIRE_CUDA": "cuda>=11.4"})
+    runner.require_driver({"NVIDIA_REQUIRE_CUDA": "cuda>=11.8", "NVIDIA_DISABLE_REQUIRE": "1"})
+    runner.require_driver({})
+    with pytest.raises(GpuUnavailable) as caught:
+        runner.require_driver({"NVIDIA_REQUIRE_CUDA": "cuda>=11.8 brand=tesla,driver>=470,driver<471"})
+    assert caught.value.reference == "gpu-driver-too-old"
+    assert caught.value.context == ("the image demands cuda>=11.8; driver 470.256.02 supports CUDA 11.4",)
+    monkeypatch.setattr(host, "nvml", lambda _: NvmlFacts())
+    runner.require_driver({"NVIDIA_REQUIRE_CUDA": "cuda>=11.8"})
+
+
+def test_container_request() -> None:
+    """The whole request of the Engine API, with exact device requests."""
+    session = Session(
+        argv=("python", "a b"),
+        env={"A": "1"},
+        mounts=(Mount(source="/s", target="/t", read_only=True),),
+        user="1:2",
+        ports=(("127.0.0.1", 9000, 8888),),
+        shm_bytes=5,
+        ulimits=(("memlock", -1, -1),),
+        passthrough=device_requests(parse_gpus("device=0,1"), "nvidia"),
+        network=False,
+    )
+    found = body("image", session, {"l": "v"})
+    assert (found["Entrypoint"], found["Cmd"], found["Env"], found["User"]) == (["python"], ["a b"], ["A=1"], "1:2")
+    host = found["HostConfig"]
+    assert host["Binds"] == ["/s:/t:ro"]
+    assert host["DeviceRequests"] == [{"Driver": "nvidia", "Capabilities": [["gpu"]], "DeviceIDs": ["0", "1"]}]
+    assert host["PortBindings"] == {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": "9000"}]}
+    assert (host["NetworkMode"], host["ShmSize"], host["Init"]) == ("none", 5, True)
+    assert host["Ulimits"] == [{"Name": "memlock", "Soft": -1, "Hard": -1}]
+    podman = body("i", replace(session, passthrough=device_requests(parse_gpus("all"), "cdi-device")), {})["HostConfig"]
+    assert podman["Devices"][0]["PathOnHost"] == "nvidia.com/gpu=all"
+    with pytest.raises(KeyError):
+        body("i", replace(session, passthrough=Passthrough(form="cdi", device_requests=({"divice_ids": []},))), {})
+
+
+@pytest.mark.parametrize(
+    ("said", "init", "ulimits"),
+    [
+        ("error setting rlimit type 8: operation not permitted", True, ()),
+        ("container-init binary not found: catatonit", False, (("memlock", -1, -1),)),
+    ],
+)
+def test_helps_that_an_engine_cannot_give_are_left_out(
+    said: str, init: bool, ulimits: tuple[tuple[str, int, int], ...]
+) -> None:
+    session = Session(argv=("x",), ulimits=(("memlock", -1, -1),))
+    less = _less(session, said)
+    assert less is not None and (less.init, less.ulimits) == (init, ulimits)
+    assert _less(session, "no such image") is None
+    assert _less(replace(session, ulimits=(), init=False), said) is None
 
 
 def test_profiles_are_explained_and_unknown_ones_refused() -> None:
