@@ -42,8 +42,9 @@ def gpu_sign(root: Path = Path("/")) -> bool:
         return True
     for device in (root / "sys/bus/pci/devices").glob("*"):
         try:
-            if (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03"):
-                return True
+            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text()
         except OSError:
             continue
+        if vendor == "0x10de" and kind.startswith("0x03"):
+            return True
     return False
