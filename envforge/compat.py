@@ -128,7 +128,10 @@ class Floors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Something the metadata of a framework leaves out. kind: requirement, constraint or conda-constraint."""
+    """Something the metadata of a framework leaves out.
+
+    kind: requirement, constraint, conda-constraint, or apt (a Debian package).
+    """
 
     kind: str
     text: str
@@ -405,8 +408,10 @@ class Tables:
             for name, bounds in (row.bounds if row else {}).items():
                 out[name] = [bound.range for bound in bounds if python in bound.python]
             for need in self.undeclared_needs(framework, version, python, accelerator, cuda):
+                if need.kind not in ("requirement", "constraint"):
+                    continue
                 parsed = parse_requirement(need.text)
-                if need.kind != "conda-constraint" and parsed.range != ANY:
+                if parsed.range != ANY:
                     out.setdefault(parsed.name, []).append(parsed.range)
             return {name: tuple(ranges) for name, ranges in out.items() if ranges}
 
@@ -730,13 +735,18 @@ class Tables:
         return found
 
     def wheel_range(self, name: str, python: str) -> Range:
-        """The versions of numpy or scipy that have a wheel for an interpreter (ANY when not known)."""
+        """The versions of numpy or scipy that have a wheel for an interpreter (ANY when not known).
+
+        An interpreter newer than the table needs at least what the newest one in it needs.
+        """
 
         def make() -> Range:
-            for row in self.raw("rules")["wheels"]:
-                if row["name"] == name and row["python"] == python:
-                    return parse_range(f">={row['first']}" + (f",<={row['last']}" if "last" in row else ""))
-            return ANY
+            rows = {row["python"]: row for row in self.raw("rules")["wheels"] if row["name"] == name}
+            newest = max(rows, key=key, default=python)
+            row = rows.get(python) or (rows.get(newest) if key(python) > key(newest) else None)
+            if row is None:
+                return ANY
+            return parse_range(f">={row['first']}" + (f",<={row['last']}" if "last" in row else ""))
 
         found: Range = self._once(("wheels", name, python), make)
         return found
@@ -772,8 +782,11 @@ class Tables:
         return found
 
     def python_image(self, python: str) -> Base:
-        """The base for wheels that bring their own CUDA: the official slim image on Debian bookworm."""
-        system = "bookworm" if key(python) >= key("3.8") else "bullseye"
+        """The base for wheels that bring their own CUDA: the official slim image.
+
+        On Debian bookworm, but on trixie for the Pythons that trixie itself ships or that came after it.
+        """
+        system = "trixie" if key(python) >= key("3.13") else "bookworm" if key(python) >= key("3.8") else "bullseye"
         return self.base_image(f"python:{python}-slim-{system}")
 
     def cuda_image(

@@ -276,11 +276,18 @@ class _Progress:
         )
 
 
-def run(plan: Plan, options: RunOptions, *, console: Console, executor: Executor | None = None) -> dict[str, Any]:
+def run(
+    plan: Plan,
+    options: RunOptions,
+    *,
+    console: Console,
+    executor: Executor | None = None,
+    unlockable: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run every planned cell that has no reusable result; returns the document of `matrix run`.
 
     With ``fail_fast`` cells not yet started after the first failure are ``not_run``. ``executor`` replaces the
-    threads of this process (tests, Dask).
+    threads of this process (tests, Dask). ``unlockable``: builds that have no lock, with the reason.
     """
     results = Results(state_folder(plan.name))
     suite = suite_digest()
@@ -290,6 +297,9 @@ def run(plan: Plan, options: RunOptions, *, console: Console, executor: Executor
     for cell in plan.cells:
         if cell.status != "planned":
             rows[cell.id] = {"status": cell.status, "reason": cell.reason}
+            continue
+        if unlockable and cell.build in unlockable:
+            rows[cell.id] = {"status": "error", "reason": unlockable[cell.build]}
             continue
         key = result_key(builds[cell.build], plan.tests[cell.test], plan.level, suite)
         old = None if options.fresh else results.reusable(cell.id, key)

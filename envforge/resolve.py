@@ -169,7 +169,7 @@ def resolve(spec: EnvSpec, tables: Tables) -> Resolution:
         mirrors=dict(sorted(spec.mirrors.items())),
         conda=tuple(dict.fromkeys(spec.packages.conda)),
         channels=spec.channels if _uses_conda(spec) else (),
-        apt=_apt(spec, frameworks, reasons),
+        apt=_apt(spec, frameworks, tables, reasons),
         apt_options=spec.apt,
         env=_env(spec, reasons),
         user=spec.user,
@@ -379,11 +379,17 @@ def _bind(
     return tuple(bound)
 
 
-def _apt(spec: EnvSpec, frameworks: Iterable[FrameworkChoice], reasons: list[Reason]) -> tuple[str, ...]:
+def _apt(
+    spec: EnvSpec, frameworks: Iterable[FrameworkChoice], tables: Tables, reasons: list[Reason]
+) -> tuple[str, ...]:
+    """The spec's Debian packages, and those that a framework loads without bringing or naming them."""
     wanted = dict.fromkeys(spec.packages.apt)
-    if any(item.name == "mxnet" for item in frameworks) and "libgomp1" not in wanted:
-        wanted["libgomp1"] = None
-        reasons.append(Reason(field="packages.apt", value="libgomp1", why="mxnet loads it and does not bring it"))
+    for item in frameworks:
+        public = split_local(item.version)[0]
+        for need in tables.undeclared_needs(item.name, public, spec.python, item.accelerator, item.cuda):
+            if need.kind == "apt" and need.text not in wanted:
+                wanted[need.text] = None
+                reasons.append(Reason(field="packages.apt", value=need.text, why=need.why))
     return tuple(sorted(wanted))
 
 

@@ -214,7 +214,7 @@ def _rules(found: Mapping[str, Table]) -> list[str]:
         parse_range(row["versions"])
         if row["framework"] not in FRAMEWORK_TABLES:
             out.append(f"rules.yaml undeclared: unknown framework {row['framework']}")
-        if row["kind"] not in ("requirement", "constraint", "conda-constraint"):
+        if row["kind"] not in ("requirement", "constraint", "conda-constraint", "apt"):
             out.append(f"rules.yaml undeclared: kind {row['kind']}")
     for row in rules["wheels"]:
         if "last" in row and key(row["first"]) > key(row["last"]):

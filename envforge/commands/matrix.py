@@ -126,9 +126,12 @@ def _run(args: argparse.Namespace, plan: Any, console: Console) -> int:
         scheduler=args.scheduler,
         timeout=args.cell_timeout,
     )
+    broken_locks = _lock_missing(plan, console)
+    if broken_locks is not None:
+        plan = load_plan(Path(args.target), args.select)  # with locks, identities are known and equal ones merge
     executor = matrix_run.DaskExecutor(args.scheduler) if args.scheduler else None
     try:
-        document = matrix_run.run(plan, options, console=console, executor=executor)
+        document = matrix_run.run(plan, options, console=console, executor=executor, unlockable=broken_locks or {})
     finally:
         if executor is not None:
             executor.shutdown()
@@ -139,6 +142,32 @@ def _run(args: argparse.Namespace, plan: Any, console: Console) -> int:
         console.result(console.style(f"✗ {cell}", "red"))
     console.result(f"{plan.name}: {matrix_report.summary(document)}")
     return EXIT_SMOKE if broken else EXIT_OK
+
+
+def _lock_missing(plan: Any, console: Console) -> dict[str, str] | None:
+    """Make the locks that planned builds lack, as `build` does; None when there was nothing to make.
+
+    Returns the builds whose lock cannot be made, each with the reason: their cells are errors, the rest runs.
+    """
+    from envforge import compat
+    from envforge import lock as lockfile
+    from envforge.commands.lock import make_lock
+    from envforge.errors import EnvforgeError
+    from envforge.resolve import resolve
+
+    tables = compat.load()
+    made = False
+    broken: dict[str, str] = {}
+    for build in plan.builds:
+        if build.status != "planned" or build.merged_into or lockfile.exists(build.spec.full_name):
+            continue
+        made = True
+        console.note(f"locking {build.id} …")
+        try:
+            make_lock(resolve(build.spec, tables), console=console)
+        except EnvforgeError as error:
+            broken[build.id] = f"{error.reference}: {error.message}"
+    return broken if made else None
 
 
 def _write(args: argparse.Namespace, plan: Any, document: dict[str, Any], console: Console) -> None:
