@@ -256,7 +256,7 @@ def bootstrap(
             "making a base from packages unpacks files of other owners and needs root",
             hint=f"sudo envforge base bootstrap --python {python}",
         )
-    started = time.monotonic()
+    started, begun = time.monotonic(), time.time()
     tag = f"{suite}-py{python}"
     architecture = target.info().platform.partition("/")[2]
     paths.cache().mkdir(parents=True, exist_ok=True)
@@ -284,7 +284,7 @@ def bootstrap(
         link_python(root, python)
         note("importing …")
         with tempfile.TemporaryFile(dir=folder) as tar:
-            write_rootfs(root, tar)
+            write_rootfs(root, tar, newest=begun)
             tar.seek(0)
             image = target.import_rootfs(tar, REPOSITORY, tag, _changes(suite, python))
     return Bootstrapped(
@@ -300,6 +300,8 @@ def bootstrap(
 def _debootstrap_env() -> dict[str, str]:
     kept = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TMPDIR", "HOME")
     env = {name: os.environ[name] for name in kept if name in os.environ}
+    # The day an account is made stands in /etc/shadow; with this variable it does not.
+    env["SOURCE_DATE_EPOCH"] = "0"
     return env | {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
 
 
@@ -330,11 +332,13 @@ _LEFT_OUT = (
 _EMPTIED = {"etc/machine-id", "etc/hostname", "etc/resolv.conf"}
 
 
-def write_rootfs(root: Path, target: IO[bytes]) -> None:
+def write_rootfs(root: Path, target: IO[bytes], newest: float | None = None) -> None:
     """The tree as a tar that depends on its content only: sorted, numeric owners, caches and logs left out.
 
-    Times of files are kept (they are the packages' own); of folders and links they are zero.
+    Times of files are kept when they are the packages' own, that is older than ``newest`` (seconds; None: all are);
+    of newer files, folders and links they are zero.
     """
+    limit = newest if newest is not None else float("inf")
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root).as_posix()
@@ -344,7 +348,7 @@ def write_rootfs(root: Path, target: IO[bytes]) -> None:
             if "__pycache__" in name or member is None:
                 continue  # compiled with the time of this run inside; Python makes them again
             member.uname = member.gname = ""
-            member.mtime = int(member.mtime) if member.isreg() else 0
+            member.mtime = int(member.mtime) if member.isreg() and member.mtime < limit else 0
             member.pax_headers = {}
             if name in _EMPTIED:
                 member.size, member.mtime, member.type, member.linkname = 0, 0, tarfile.REGTYPE, ""

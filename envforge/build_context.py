@@ -8,6 +8,7 @@ copies into a builder stage that is thrown away (plain form); they never become 
 * ``build/apt-mirror`` URL of a Debian mirror (empty: the base image's own)
 * ``build/netrc``      credentials for indexes named by the lock (empty: none)
 * ``build/index-url.LABEL`` URL that replaces that of an index the lock names (only when the config has one)
+* ``build/fresh``      when it is there, nothing is taken from the package cache of earlier builds
 * ``build/offline/…``  packages of an offline bundle, when one is used
 
 The reader of these files is ``build/host.sh`` (see envforge.render). Build arguments would be simpler, but Docker

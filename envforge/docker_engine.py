@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from envforge.lock import Lock
     from envforge.passthrough import Choice, Passthrough, ProbeOutcome
     from envforge.plan import Rendered
+    from envforge.reproducible import Rewritten
     from envforge.resolve import Resolution
     from envforge.session import Session
 
@@ -275,6 +276,12 @@ class DockerEngine:
             repo_digests=tuple(found.get("RepoDigests") or ()),
         )
 
+    def history(self, image: str) -> list[tuple[int, str]]:
+        """(bytes, instruction) of every step, the newest first; the base's own steps among them."""
+        with _engine_errors(f"looking at {image}"):
+            rows = self._api.history(image)
+        return [(int(row.get("Size") or 0), str(row.get("CreatedBy") or "")) for row in rows]
+
     def _labelled(self, label: str) -> list[ImageInfo]:
         with _engine_errors("listing images"):
             rows = self._api.images(filters={"label": [label]})
@@ -424,7 +431,8 @@ class DockerEngine:
                 stream.write(mask(line, host.secrets) + "\n")
                 stream.flush()
 
-            write_tar(rendered, host.files(), options.offline, tar)
+            fresh = {"build/fresh": b""} if options.reproducible and options.no_cache else {}
+            write_tar(rendered, host.files() | fresh, options.offline, tar)
             with Steps(open_display(options.progress), write) as steps:
                 for image in from_images(rendered.dockerfile):
                     if not self.has(image):
@@ -439,8 +447,51 @@ class DockerEngine:
                     build.abandon()
                     _raise_build_error(error, build, steps, log, resolution.name, host)
                     raise
+        rewritten = None
+        if options.reproducible:
+            image, rewritten = self._rewrite(image, from_images(rendered.dockerfile))
         found = self.inspect(image)
-        return Built(image=found.image, size_bytes=found.size_bytes, steps=steps.finished(), log=log)
+        return Built(
+            image=found.image, size_bytes=found.size_bytes, steps=steps.finished(), log=log, rewritten=rewritten
+        )
+
+    def _rewrite(self, image: str, bases: Sequence[str]) -> tuple[str, Rewritten]:
+        """The same image without traces of the moment; the one that was built is removed."""
+        from envforge import reproducible
+
+        own = self.inspect(image).layers
+        known = [self.inspect(one).layers for one in bases if self.has(one)]
+        base = max((one for one in known if own[: len(one)] == one), key=len, default=())
+        paths.cache().mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryFile(dir=paths.cache()) as saved,
+            tempfile.TemporaryFile(dir=paths.cache()) as target,
+            tempfile.TemporaryFile(dir=paths.cache()) as spool,
+        ):
+            for block in self.export(image):
+                saved.write(block)
+            saved.seek(0)
+            with tarfile.open(fileobj=saved) as archive:
+                rewritten = reproducible.rewrite(archive, base, target, spool)
+            target.seek(0)
+            loaded = self._load(target) or rewritten.image
+        if loaded != self.inspect(image).image:
+            with suppress(EngineError):  # a tag of before may stand on the very same image
+                self._remove_unused(image)
+        return loaded, rewritten
+
+    def _load(self, archive: IO[bytes]) -> str:
+        """Take in an image without a name; its id, "" when the engine does not say it."""
+        import re
+
+        said = ""
+        with _engine_errors("loading an image"):
+            for row in self._api.load_image(archive):
+                if row.get("error"):
+                    raise docker_errors.engine_failure(500, str(row["error"]), "loading an image")
+                said += str(row.get("stream", ""))
+        found = re.search(r"sha256:[0-9a-f]{64}", said)
+        return found[0] if found else ""
 
     def _settings(self) -> Config:
         from envforge import config

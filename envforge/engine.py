@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from envforge.lock import Lock
     from envforge.plan import Rendered
+    from envforge.reproducible import Rewritten
     from envforge.resolve import Resolution
 
 EngineName = Literal["docker", "local"]
@@ -68,6 +69,7 @@ class Built:
     steps: tuple[BuildStep, ...]
     log: Path
     reused: bool = False
+    rewritten: Rewritten | None = None  # with BuildOptions.reproducible: what the image holds, to compare with another
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -198,6 +198,12 @@ def _build_locked(
     with clock.stage("build"), _diagnosed():
         built = engine.build(rendered, resolution, lock, options)
     console.note(f"built: {built.image} ({built.size_bytes / 1e6:.0f} MB) in {clock.seconds['build']:.1f} s")
+    proof: dict[str, Any] | None = None
+    if request.reproducible:
+        from envforge import reproducible
+
+        with clock.stage("proof"):
+            proof = reproducible.prove(engine, built, rendered, resolution, lock, options, console=console)
     report: dict[str, Any] | None = None
     checks: list[dict[str, Any]] = []
     status = "not_run"
@@ -207,7 +213,9 @@ def _build_locked(
     document = _document(resolution, lock, request, engine, info, built, base, base_note, checks, status, clock)
     if report is not None:
         document["facts"] = report["facts"]
-    over = _over_budget(resolution, built, clock)
+    if proof is not None:
+        document["reproducible"] = proof
+    over = _over_budget(resolution, built, clock, engine)
     tagged = status == "passed" and not over and _earned(report)
     if tagged:
         name, tag = repository(resolution.name), lock.inputs_digest.removeprefix("sha256:")[:12]
@@ -267,6 +275,8 @@ def _unchanged(
         return None
     level = request.level if request.level is not None else resolution.smoke.level
     if old.get("level", 0) < level or (request.gpus.promised and not old.get("gpu_tested")):
+        return None
+    if request.reproducible and not old.get("reproducible"):
         return None
     console.note(f"unchanged: {resolution.name} is built and tested ({old.get('tag', found.image)})")
     return old | {"reused": True}
@@ -347,11 +357,8 @@ def _document(
     }
 
 
-def _over_budget(resolution: Resolution, built: Built, clock: _Clock) -> tuple[str, ...]:
-    found = []
-    budget = resolution.budget
-    if budget.size_mb is not None and built.size_bytes > budget.size_mb * 1_000_000:
-        found.append(f"size {built.size_bytes / 1e6:.0f} MB, budget {budget.size_mb} MB")
-    if budget.build_seconds is not None and clock.seconds.get("build", 0.0) > budget.build_seconds:
-        found.append(f"build {clock.seconds['build']:.0f} s, budget {budget.build_seconds} s")
-    return tuple(found)
+def _over_budget(resolution: Resolution, built: Built, clock: _Clock, engine: Engine) -> tuple[str, ...]:
+    """What is over the budget, with the largest parts; () when nothing is."""
+    from envforge import budget as budgets
+
+    return budgets.over(resolution.budget, built, clock.seconds.get("build", 0.0), engine)

@@ -58,6 +58,8 @@ if [ -s "$here/netrc" ]; then export NETRC="$here/netrc"; fi
 if [ -d "$here/offline" ]; then
   export UV_OFFLINE=1 UV_FIND_LINKS="$here/offline" PIP_NO_INDEX=1 PIP_FIND_LINKS="$here/offline"
 fi
+# A build that is to prove something takes nothing from the cache of earlier ones.
+if [ -e "$here/fresh" ]; then export UV_NO_CACHE=1; fi
 # The URL of a labelled index: the lock's own, or the one this host puts in its place.
 index_url() {{ if [ -s "$here/index-url.$1" ]; then cat "$here/index-url.$1"; else printf '%s' "$2"; fi; }}
 # apt with the CA bundle and mirror of this host; $1 is the release name.
