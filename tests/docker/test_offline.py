@@ -1,70 +1,138 @@
-"""A conda and pip environment built from a bundle alone: the channel is closed and the engine's network is none."""
+"""`vendor`, then `build --offline` with the network cut off: for envforge itself and inside the build."""
 
 from __future__ import annotations
 
-import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import docker
 import pytest
 
-from envforge import config, inventory, vendor, verify
-from envforge.console import Console
-from envforge.docker_engine import DockerEngine
-from envforge.engine import BuildOptions, RunRequest
-from envforge.errors import BuildError
-from envforge.lock import Lock, LockedBase, LockedPackage, seal
-from envforge.lockers import conda
-from envforge.lockers.pip import Reach, lock_tools
-from envforge.plan import make_plan
-from envforge.render import render
-from tests import conda_channel as channel
-from tests.resolutions import resolution
+from tests.fixtures_index import Index
+from tests.wheels import wheel
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.docker, pytest.mark.network]
-SIX = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
+NAME = "offline-case"
+SPEC = """\
+schema: 1
+name: offline-case
+python: "3.11"
+base: {{image: "python:3.11-slim-bookworm"}}
+packages: {{pip: ["six==1.17.0", "{package}"]}}
+indexes:
+  lab: {{url: "{url}", packages: ["{package}"]}}
+"""
 
 
-def test_a_bundle_is_all_a_build_needs(tmp_path: Path, bookworm_base: str) -> None:
-    quiet = Console(stderr=io.StringIO(), stdout=io.StringIO())
-    tidy = [one for one in channel.plain_python() if one.name == "tidy"]
-    channel.write(tmp_path / "served", "main", [channel.real_python(), *tidy])
-    settings = config.load()
-    reach = Reach(index_url=settings.default_index, ca_bundle=settings.ca_bundle_path())
-    folder = tmp_path / "bundle"
-    with channel.served(tmp_path / "served") as base:
-        wanted = resolution(name="offline-case", python=channel.PYTHON, conda=("tidy",), channels=(f"{base}/main",))
-        lock = Lock(
-            name=wanted.name,
-            resolution_digest="",
-            inputs_digest="",
-            python=channel.PYTHON,
-            platform=wanted.platform,
-            base=LockedBase(image=wanted.base.image, digest=None, reason="made here"),
-            pip=(LockedPackage(name="six", version="1.16.0", index="default", hashes=(SIX,)),),
-            conda=conda.lock(wanted),
-            tools={"py-rattler": conda.INSTALLER_VERSION},
-            tool_packages=lock_tools(wanted, reach=reach, console=quiet),
-        )
-        lock = seal(lock, wanted)
-        files = vendor.plan(lock, wanted, reach=reach, console=quiet)
-        vendor.fill(lock, files, folder, fetch=vendor.fetcher(reach.ca_bundle), console=quiet)
-    # The base of this test has Python and its installer: nothing of the first stage needs Debian's archive.
-    from dataclasses import replace
+def envforge(project: Path, *words: str, cut: bool = False) -> tuple[int, dict[str, Any], str]:
+    """With ``cut`` in a network namespace of its own, where not even loopback is up; the engine's socket is a file."""
+    inside = [sys.executable, "-m", "envforge", *words, "--json"]
+    done = subprocess.run(
+        ["unshare", "--net", *inside] if cut else inside,
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ENVFORGE_HOME": str(project / "home")},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
 
-    here = replace(wanted, base=replace(wanted.base, python_from="image"))
-    engine = DockerEngine.connect()
-    plan = make_plan(here, seal(lock, here), "buildkit", base=bookworm_base)
-    sealed = seal(lock, here)
-    built = engine.build(render(plan), here, sealed, BuildOptions(progress=print, offline=folder, no_cache=True))
-    engine.tag(built.image, plan.repository, plan.tag)
-    try:
-        assert verify.compare(sealed, inventory.of_image(engine, built.image)) == ()
-        program = "import six, tidy; print(six.__version__, tidy.name)"
-        result = engine.run(built.image, RunRequest(argv=("python", "-c", program)))
-        assert result.stdout.split() == ["1.16.0", "tidy"], result.stderr
-    finally:
-        engine.remove(built.image)
-    # The control: without one file of the bundle the same build cannot succeed.
-    (folder / "conda/noarch/tidy-1.0-pyh6_0.tar.bz2").unlink()
-    with pytest.raises(BuildError):
-        engine.build(render(plan), here, sealed, BuildOptions(progress=print, offline=folder, no_cache=True))
+
+class Project:
+    """A locked project and its bundle; the index it was locked from is gone afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Nobody has seen this package before, so no cache on this machine can supply it.
+        self.package = f"unseen-{uuid.uuid4().hex[:10]}"
+        (folder / "envs").mkdir(parents=True)
+        with Index([wheel(self.package, "1.0", files={f"{self.module}.py": b"WORD = 'from the bundle'\n"})]) as index:
+            spec = SPEC.format(package=self.package, url=index.url)
+            (folder / "envs" / f"{NAME}.yaml").write_text(spec, encoding="utf-8")
+            for words in (("lock", NAME), ("vendor", NAME, "-o", "bundle")):
+                code, found, err = envforge(folder, *words)
+                assert code == 0, (found, err)
+        self.bundle = folder / "bundle"
+
+    @property
+    def module(self) -> str:
+        return self.package.replace("-", "_")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, bookworm_base: str) -> Project:
+    return Project(tmp_path_factory.mktemp("offline") / "project")
+
+
+@pytest.fixture(autouse=True)
+def no_image_stays() -> Iterator[None]:
+    yield
+    client = docker.from_env(timeout=120)
+    for image in client.images.list(filters={"label": f"envforge.name={NAME}"}):
+        client.images.remove(image.id, force=True)
+    client.close()
+
+
+def test_the_bundle_holds_the_installer_too(project: Project) -> None:
+    names = [path.name for path in project.bundle.glob("*.whl")]
+    assert sorted(name.partition("-")[0] for name in names) == sorted(["six", "uv", project.module])
+    code, found, _ = envforge(project.folder, "vendor", NAME, "-o", "bundle", "--check", cut=True)
+    assert (code, found["files"]) == (0, 3)
+
+
+def test_docker_builds_from_the_bundle_alone(project: Project) -> None:
+    words = ("build", NAME, "--engine", "docker", "--offline", "bundle", "--no-cache", "--reproducible")
+    code, found, err = envforge(project.folder, *words, cut=True)
+    assert code == 0, (found, err)
+    assert found["status"] == "passed" and found["reproducible"]["level"] == "same bytes"
+    client = docker.from_env(timeout=120)
+    code_text = f"import six, {project.module} as m; print(six.__version__, m.WORD)"
+    said = client.containers.run(found["tag"], ["python", "-c", code_text], network_mode="none", remove=True)
+    assert said.decode().split("\n")[0] == "1.17.0 from the bundle"
+    client.close()
+
+
+def test_the_local_engine_installs_from_the_bundle_alone(project: Project) -> None:
+    code, found, err = envforge(project.folder, "build", NAME, "--engine", "local", "--offline", "bundle", cut=True)
+    assert code == 0, (found, err)
+    assert found["status"] == "passed"
+    python = Path(found["image"]) / "bin" / "python"
+    said = subprocess.run(
+        [python, "-c", f"import {project.module} as m; print(m.WORD)"], capture_output=True, text=True
+    )
+    assert said.stdout == "from the bundle\n"
+
+
+@pytest.mark.parametrize("engine", ["docker", "local"])
+def test_without_the_bundle_the_cut_is_felt(project: Project, engine: str) -> None:
+    """The control: the same build without --offline cannot work, because the index of the lock is gone."""
+    code, found, _ = envforge(project.folder, "build", NAME, "--engine", engine, "--no-cache", "--no-smoke", cut=True)
+    assert code in (6, 7, 11), found
+    assert found["error"]["reference"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "foreign"])
+def test_a_bundle_that_does_not_fit_is_refused_before_the_build(project: Project, tmp_path: Path, damage: str) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(project.bundle, bundle)
+    uv = next(bundle.glob("uv-*.whl"))
+    if damage == "missing":
+        uv.unlink()
+    elif damage == "changed":
+        uv.write_bytes(uv.read_bytes() + b"x")
+    else:
+        (bundle / "manifest.json").unlink()
+    code, found, _ = envforge(
+        project.folder, "build", NAME, "--engine", "docker", "--offline", str(bundle), "--no-cache", cut=True
+    )
+    assert code == 5
+    wanted = {"missing": "uv-", "changed": "changed since", "foreign": "not a complete bundle"}[damage]
+    assert wanted in json.dumps(found["error"])
