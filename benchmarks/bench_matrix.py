@@ -22,7 +22,8 @@ def matrix_text(cells: int) -> str:
     from envforge import compat
 
     tables = compat.load()
-    versions = [f"{name}={v.version}" for name in ("torch", "jax", "tensorflow") for v in list(tables.releases(name))[-40:]]
+    names = ("torch", "jax", "tensorflow")
+    versions = [f"{name}={found.version}" for name in names for found in tables.releases(name)[-40:]]
     cuda = ["cpu", "11.8", "12.1", "12.4", "12.6", "12.8", "13.0"]
     python = ["3.9", "3.10", "3.11", "3.12", "3.13"]
     builds = len(versions) * len(cuda) * len(python)

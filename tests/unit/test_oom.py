@@ -90,4 +90,4 @@ def test_bad_measurements(value: object, words: str) -> None:
 
 def test_template_names_every_measurement() -> None:
     rows = {row["name"] for row in oom.template()}
-    assert rows == {name for name in oom.Measured.__dataclass_fields__}
+    assert rows == set(oom.Measured.__dataclass_fields__)

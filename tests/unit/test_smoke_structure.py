@@ -158,7 +158,7 @@ def test_bc38_in_a_read_only_run_owner_and_mode_decide(
     monkeypatch.setattr(structure.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(structure.os, "getegid", lambda: 1000)
     monkeypatch.setattr(structure.os, "getgroups", lambda: [1000])
-    real = os.stat(tmp_path)
+    real = tmp_path.stat()
     seen = os.stat_result((0o040000 | mode, *real[1:4], owner, owner, *real[6:10]))
     monkeypatch.setattr(structure.os, "stat", lambda path: seen)
     answer = structure._writable(str(tmp_path))
