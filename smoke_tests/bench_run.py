@@ -202,7 +202,7 @@ def conduct(job, job_path):
     written = _read(os.path.join(FOLDER, "written.json")) or {}
     if ended and not written:
         return  # the process said why, or the planner says that nothing was reported
-    for route in job["routes"] or sorted(written, key=list(written).index):
+    for route in job["routes"] or list(written):
         found = written.get(route)
         if found is None:
             say(route=route, outcome="error", detail="not written: " + (ended or "no such route"), cause="", facts={})
