@@ -177,6 +177,11 @@ def _no_base(base: BaseChoice, failure: NetworkError) -> NetworkError:
         )
     else:
         hint = "map the registry or the image to another one in the config file (`registries`, `bases`)"
+    if failure.reference == "image-not-found":
+        from envforge.registry import live_name
+
+        live = live_name(base.image)
+        hint = f"{live}; or {hint}" if live else hint
     return NetworkError(failure.reference, failure.message, context=failure.context, hint=hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,7 +174,7 @@ def _summary(resolution: Resolution) -> str:
 def _build_locked(
     resolution: Resolution, lock: Lock, request: BuildRequest, engine: Engine, clock: _Clock, console: Console
 ) -> dict[str, Any]:
-    base, base_note = _base(engine, resolution, console)
+    base, base_note = _base(engine, resolution, lock, console)
     if not request.no_cache:
         reused = _unchanged(resolution, lock, request, engine, base, console)
         if reused is not None:
@@ -216,7 +216,10 @@ def _build_locked(
     if proof is not None:
         document["reproducible"] = proof
     over = _over_budget(resolution, built, clock, engine)
-    tagged = status == "passed" and not over and _earned(report)
+    enough = request.level is None or request.level >= resolution.smoke.level
+    tagged = status == "passed" and not over and enough and _earned(report)
+    if status == "passed" and not enough:
+        console.note(f"no tag: levels 0-{request.level} were run, and the tag asks for 0-{resolution.smoke.level}")
     if tagged:
         name, tag = repository(resolution.name), lock.inputs_digest.removeprefix("sha256:")[:12]
         engine.tag(built.image, name, tag)
@@ -236,13 +239,14 @@ def _earned(report: dict[str, Any] | None) -> bool:
     return report is not None and bool(report["earns_tag"])
 
 
-def _base(engine: Engine, resolution: Resolution, console: Console) -> tuple[str, str]:
-    """The base image reference this build stands on, and why that one."""
+def _base(engine: Engine, resolution: Resolution, lock: Lock, console: Console) -> tuple[str, str]:
+    """The base image reference this build stands on, and why that one. The lock's digest counts, not the tag."""
     if engine.name == "local":
         return "none (local engine)", "the local engine uses this machine's Python"
     from envforge import base, config
 
-    chosen = base.choose(engine, resolution.base, config.load())
+    wanted = resolution.base if lock.base.digest is None else replace(resolution.base, digest=lock.base.digest)
+    chosen = base.choose(engine, wanted, config.load())
     if chosen.substituted:
         console.note(f"base: {chosen.reference} instead of {resolution.base.image} ({chosen.reason})")
     return chosen.reference, chosen.reason
@@ -268,8 +272,11 @@ def _unchanged(
     found = engine.find(lock.inputs_digest)
     if found is None or not request.smoke:
         return None
-    if engine.name == "docker" and found.labels.get("org.opencontainers.image.base.name") != base.partition("@")[0]:
-        return None
+    if engine.name == "docker":
+        # The label holds the name of the spec, or the substitute; a mapped registry stands before it.
+        label, name = found.labels.get("org.opencontainers.image.base.name", ""), base.partition("@")[0]
+        if not label or not f"/{name}".endswith(f"/{label}"):
+            return None
     old = record.latest(resolution.name, lock.inputs_digest, engine.name)
     if old is None or old.get("status") != "passed" or old.get("image") not in (found.image, *found.tags):
         return None

@@ -320,7 +320,8 @@ def _asked_digest(image: str, console: Console) -> tuple[str | None, str]:
     try:
         answer = resolve_digest(image, settings, timeout=5.0)
     except NetworkError as error:
-        console.note(f"base {image}: no digest ({error.message}); locked by its tag, which may move")
+        gone = f"; {error.hint}" if error.reference == "image-not-found" else ""
+        console.note(f"base {image}: no digest ({error.message}{gone}); locked by its tag, which may move")
         return None, "its registry gave no digest when the lock was made; the tag may move"
     if not answer.is_index:
         return None, "its registry gives the digest of one platform only, which does not last; the tag may move"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import threading
@@ -123,3 +124,23 @@ def dropper(upstream: str) -> Iterator[Dropper]:
         yield found
     finally:
         listener.close()
+
+
+def publish_index(host: str, repository: str, tag: str, manifest: str, *, platform: str = "amd64") -> str:
+    """Put an image index over one manifest under a tag, as publishers do for several platforms; its digest."""
+    accept = "application/vnd.docker.distribution.manifest.v2+json"
+    url = f"http://{host}/v2/{repository}/manifests"
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/{manifest}", headers={"Accept": accept})) as answer:
+        size = len(answer.read())
+    row = {"mediaType": accept, "size": size, "digest": manifest}
+    kind = "application/vnd.docker.distribution.manifest.list.v2+json"
+    index = {
+        "schemaVersion": 2,
+        "mediaType": kind,
+        "manifests": [row | {"platform": {"architecture": platform, "os": "linux"}}],
+    }
+    request = urllib.request.Request(
+        f"{url}/{tag}", data=json.dumps(index).encode(), headers={"Content-Type": kind}, method="PUT"
+    )
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.headers["Docker-Content-Digest"])

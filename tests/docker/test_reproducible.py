@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
-from collections.abc import Iterator
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from envforge import inventory, reproducible, verify
+from envforge import base, inventory, reproducible, verify
 from envforge.docker_engine import DockerEngine
-from envforge.engine import BuildOptions, Built
+from envforge.engine import BuildOptions, Built, EngineInfo, ImageInfo
 from envforge.lock import Lock, seal
 from envforge.plan import make_plan
 from envforge.render import render
@@ -70,11 +74,11 @@ def test_without_the_option_the_layers_differ(engine: DockerEngine) -> None:
     first, second = (build(engine, found, lock, fixed=False) for _ in range(2))
     try:
         assert first.rewritten is None
-        base = len(engine.inspect(BASE).layers)
+        below = len(engine.inspect(BASE).layers)
         mine, other = engine.inspect(first.image).layers, engine.inspect(second.image).layers
-        assert mine[:base] == other[:base]
-        assert mine[base] != other[base], "the packages"
-        assert mine[base + 1] != other[base + 1], "the user"
+        assert mine[:below] == other[:below]
+        assert mine[below] != other[below], "the packages"
+        assert mine[below + 1] != other[below + 1], "the user"
     finally:
         engine.remove(first.image)
         engine.remove(second.image)
@@ -92,3 +96,40 @@ def test_a_step_that_is_not_repeatable_is_named(engine: DockerEngine) -> None:
     finally:
         engine.remove(first.image)
         engine.remove(second.image)
+
+
+class _Catcher:
+    """Takes the place of an engine when a base is made: keeps the tar."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def info(self) -> EngineInfo:
+        return EngineInfo(name="docker", version="1", flavour="docker", buildkit=True, platform="linux/amd64")
+
+    def bases(self) -> list[ImageInfo]:
+        return []
+
+    def import_rootfs(self, tar: IO[bytes], repository: str, tag: str, changes: Sequence[str]) -> ImageInfo:
+        with self.target.open("wb") as stream:
+            shutil.copyfileobj(tar, stream)
+        return ImageInfo(image=tag, tags=(), labels={}, env={}, user="", size_bytes=1, created="")
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_a_bootstrapped_base_is_the_same_bytes_twice(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        base.bootstrap(_Catcher(tmp_path / name), "3.11", note=print)
+    with tarfile.open(tmp_path / "one") as one, tarfile.open(tmp_path / "two") as two:
+        differing = [
+            (a.name, a.mtime, b.mtime)
+            for a, b in zip(one.getmembers(), two.getmembers(), strict=False)
+            if a.get_info() != b.get_info() or (a.isreg() and one.extractfile(a).read() != two.extractfile(b).read())  # type: ignore[union-attr]
+        ]
+        assert differing == []
+        shadow = one.extractfile("etc/shadow")
+        assert shadow is not None
+        days = {line.split(b":")[2] for line in shadow.read().splitlines()}
+        assert days <= {b"", b"0"}, "the day of making is in no account"
+    assert filecmp.cmp(tmp_path / "one", tmp_path / "two", shallow=False)
