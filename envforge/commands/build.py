@@ -6,6 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from envforge.console import Console
 from envforge.errors import EXIT_OK, EXIT_SMOKE
@@ -69,11 +70,12 @@ _MARKS = {
 }
 
 
-def _print(document: dict, console: Console) -> None:  # type: ignore[type-arg]
-    for check in document["checks"]:
+def _print(document: dict[str, Any], console: Console) -> None:
+    labels = [f"{check.get('framework') or ''} {check['name']}".strip() for check in document["checks"]]
+    width = max((len(label) for label in labels), default=0) + 2
+    for check, label in zip(document["checks"], labels, strict=True):
         mark, color = _MARKS[check["outcome"]]
-        label = f"{check.get('framework') or ''} {check['name']}".strip()
-        line = f"  {mark} {label:<42}{check['outcome']:<12}{check['seconds']:7.2f} s"
+        line = f"  {mark} {label:<{width}}{check['outcome']:<12}{check['seconds']:7.2f} s"
         if check["outcome"] != "passed" and check.get("detail"):
             line += f"  {check['detail']}"
         console.result(console.style(line, color) if check["outcome"] != "passed" else line)
