@@ -24,6 +24,7 @@ def onnx(folder, device, prepare=None):
 def write_tensorrt(folder, export, x):
     onnx_tools.need("tensorrt")
     onnx_tools.write_tensorrt(folder, export, x)
+    os.remove(os.path.join(folder, "model.onnx"))  # a step on the way, not what is shipped
 
 
 def tensorrt(folder, prepare=None):

@@ -1,6 +1,7 @@
 """ResNet-18 in PyTorch and its ways out."""
 
 import os
+from collections import OrderedDict
 
 import torch
 from envforge_smoke import bench_model, bench_routes
@@ -15,13 +16,15 @@ class Block(torch.nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.down = nn.Sequential()
+        # By name and not in a Sequential: torch.export 2.6 cannot read back a module path such as down["0"].
+        self.down_conv, self.down_bn = nn.Identity(), nn.Identity()
         if stride != 1 or before != width:
-            self.down = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.down_conv = nn.Conv2d(before, width, 1, stride, bias=False)
+            self.down_bn = nn.BatchNorm2d(width)
 
     def forward(self, x):
         out = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(out)) + self.down(x))
+        return torch.relu(self.bn2(self.conv2(out)) + self.down_bn(self.down_conv(x)))
 
 
 def _fill(norm, weights, name):
@@ -49,7 +52,7 @@ class Bench(object):
         stem, stem_norm = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
         stem.weight.data.copy_(torch.from_numpy(weights["stem"]))
         _fill(stem_norm, weights, "stem_bn")
-        parts = [stem, stem_norm, nn.ReLU()]
+        parts = [("stem", stem), ("stem_bn", stem_norm), ("stem_relu", nn.ReLU())]
         for name, before, width, stride in bench_model.blocks():
             block = Block(before, width, stride)
             block.conv1.weight.data.copy_(torch.from_numpy(weights[name + "_conv1"]))
@@ -57,13 +60,14 @@ class Bench(object):
             _fill(block.bn1, weights, name + "_bn1")
             _fill(block.bn2, weights, name + "_bn2")
             if name + "_down" in weights:
-                block.down[0].weight.data.copy_(torch.from_numpy(weights[name + "_down"]))
-                _fill(block.down[1], weights, name + "_down_bn")
-            parts.append(block)
+                block.down_conv.weight.data.copy_(torch.from_numpy(weights[name + "_down"]))
+                _fill(block.down_bn, weights, name + "_down_bn")
+            parts.append((name, block))
         last = nn.Linear(512, bench_model.CLASSES)
         last.weight.data.copy_(torch.from_numpy(weights["fc_w"].T.copy()))
         last.bias.data.copy_(torch.from_numpy(weights["fc_b"]))
-        net = nn.Sequential(*(parts + [nn.AdaptiveAvgPool2d(1), nn.Flatten(), last])).eval()
+        parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flat", nn.Flatten()), ("fc", last)]
+        net = nn.Sequential(OrderedDict(parts)).eval()
         for parameter in net.parameters():
             parameter.requires_grad_(False)
         return net.to(self.a._place(self.device))
