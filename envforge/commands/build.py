@@ -88,6 +88,9 @@ def _print(document: dict[str, Any], console: Console) -> None:
     console.result(f"{document['name']}: {document['status']} — {tested}; {size:.0f} MB{again}")
     if document["status"] == "passed" and not document["gpu_tested"]:
         console.result("not tested on a GPU")
+    if document.get("reproducible"):
+        proof = document["reproducible"]
+        console.result(f"reproducible: {proof['level']} (compared with {proof['compared_with']})")
     console.result(f"image:  {document['tag'] or document['image'] + ' (no tag)'}")
     console.result(f"record: {document['record']}")
     if document["status"] == "passed":

@@ -287,3 +287,64 @@ def test_a_private_base_is_pulled_with_the_users_login(
     answer = registry.resolve_digest(wanted.image, chosen)
     assert answer.digest in "".join(member.inspect(private_base).repo_digests)
     member.close()
+
+
+# --- the whole way -------------------------------------------------------------------------------------------
+
+SPEC = """\
+schema: 1
+name: push-whole
+python: "3.11"
+base: {image: "python:3.11-slim-bookworm"}
+packages: {pip: ["six==1.17.0"]}
+"""
+
+
+@pytest.mark.network
+def test_from_a_spec_to_a_registry(
+    bookworm_base: str, engine: DockerEngine, open_registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "push-whole.yaml").write_text(SPEC, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "ENVFORGE_HOME": str(tmp_path / "home")}
+    repository = f"{open_registry.host}/ml/whole"
+
+    def envforge(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "envforge", *words]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+
+    def published(tag: str) -> bool:
+        return registry.published(f"{repository}:{tag}") is not None
+
+    try:
+        done = envforge("build", "push-whole", "--engine", "docker", "--no-smoke", "--json")
+        assert done.returncode == 0, done.stderr
+        fixed = json.loads(done.stdout)["inputs_digest"][7:19]
+        refused = envforge("push", "push-whole", "--to", repository)
+        assert refused.returncode == 8 and "not-tested" in refused.stderr, refused.stderr
+        assert not published(fixed)
+
+        assert envforge("build", "push-whole", "--engine", "docker").returncode == 0
+        pushed = envforge("push", "push-whole", "--to", repository, "--also", "stable")
+        assert pushed.returncode == 0, pushed.stderr
+        assert f"{repository}:{fixed} (fixed)" in pushed.stdout
+        assert "not tested on a GPU" in pushed.stdout.splitlines()
+        assert published(fixed) and published("stable")
+        assert "licences" not in pushed.stderr, "nothing of NVIDIA is in it"
+    finally:
+        for info in engine.images():
+            if info.labels.get("envforge.name") == "push-whole":
+                engine.remove(info.image)
+
+
+def test_a_name_that_was_never_built(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "push-whole.yaml").write_text(SPEC, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "envforge", "push", "push-whole", "--to", "127.0.0.1:9/x", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ENVFORGE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, json.loads(done.stdout)["error"]["reference"]) == (6, "not-built")
