@@ -10,6 +10,27 @@ import os
 import time
 import zipfile
 
+# (words of the failure, cause, what to do): what upgrades are known to break
+_KNOWN = (
+    (
+        "time_major",
+        "keras2-lstm-config",
+        "Keras 3 has no time_major, which Keras 2 writes into every LSTM: carry the weights in a .weights.h5 file or a "
+        "SavedModel, or load with tf-keras and TF_USE_LEGACY_KERAS=1",
+    ),
+    (
+        "not bound to checkpointed values",
+        "keras2-checkpoint-names",
+        "Keras 3 names its objects otherwise in a tf.train.Checkpoint: carry the weights in a .weights.h5 file",
+    ),
+    (
+        "WeightsUnpickler",
+        "weights-only",
+        "torch.load has weights_only=True by default since 2.6: save state_dict(), or pass weights_only=False for "
+        "files that you wrote yourself",
+    ),
+)
+
 SKIPPED = ("export.tensorrt",)  # an engine file belongs to one TensorRT and one GPU by design
 
 
@@ -69,6 +90,14 @@ def write(job, sent, folder, say):
     say(done="write")
 
 
+def explained(detail, cause):
+    """(detail, cause) with what is known about a failure put in front."""
+    for words, name, advice in _KNOWN:
+        if words in detail:
+            return "{0}. {1}".format(advice, detail), name
+    return detail, cause
+
+
 def read(job, sent, folder, say):
     """New side: load each and compare with what the old side computed."""
     from envforge_smoke import worker
@@ -91,6 +120,8 @@ def read(job, sent, folder, say):
         else:
             continue  # the planner says that it was not reported
         outcome, detail, cause, facts = worker.judged(call, False)
+        if outcome == "failed":
+            detail, cause = explained(detail, cause)
         say(check=name, outcome=outcome, detail=detail, cause=cause, facts=facts, seconds=round(time.time() - start, 4))
     say(done="read")
 

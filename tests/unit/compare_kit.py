@@ -62,7 +62,7 @@ class Adapter(Base):
 
     def _read(self, folder, x, device):
         if wrong("unreadable"):
-            raise ValueError("this file is of a version that nobody reads")
+            raise ValueError("Unrecognized keyword arguments passed to LSTM: {'time_major': False}")
         with np.load(os.path.join(folder, "c.npz")) as saved:
             model = {name: saved[name] for name in saved.files}
         out = self.predict(model, x)
