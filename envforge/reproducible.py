@@ -39,6 +39,8 @@ _LEFT_OUT = re.compile(
     r"var/log/.*[^/]|var/cache/ldconfig/aux-cache|var/cache/debconf/.*-old|var/lib/dpkg/.*-old"
     r"|var/cache/apt/(?:pkgcache|srcpkgcache)\.bin|root/\.cache/.*|etc/(?:passwd|group|shadow|gshadow|subuid|subgid)-"
 )
+# Engines mount their own over these; where the base has none, an empty file stays behind.
+_MOUNTED = {"etc/hosts", "etc/hostname", "etc/resolv.conf", "run/.containerenv", ".dockerenv"}
 _VERSION = re.compile(r"(?:.*/)?([^/]+)\.dist-info/METADATA|(?:.*/)?conda-meta/([^/]+)\.json")
 
 
@@ -226,7 +228,8 @@ def _traces(members: Sequence[tarfile.TarInfo], claimed: set[str], folders: Mapp
     gone = set()
     for member in members:
         name = member.name.removeprefix("./")
-        if _LEFT_OUT.fullmatch(name) or (name.endswith(".pyc") and name not in claimed):
+        stub = name in _MOUNTED and member.isreg() and member.size == 0
+        if stub or _LEFT_OUT.fullmatch(name) or (name.endswith(".pyc") and name not in claimed):
             gone.add(name)
     while True:
         left = [member for member in members if member.name.removeprefix("./") not in gone]
@@ -348,7 +351,10 @@ def _config(config: Mapping[str, Any], layers: Sequence[str]) -> bytes:
     found["config"] = {key: value for key, value in (config.get("config") or {}).items() if key != "Hostname"}
     found["config"].pop("Image", None)  # id of the step before, by the classic builder
     found["created"] = _CREATED
-    found["history"] = [dict(row) | {"created": _CREATED} for row in config.get("history") or ()]
+    # Podman's comments name the images between the steps.
+    told = ("created_by", "empty_layer", "author")
+    rows = [{key: row[key] for key in told if row.get(key)} for row in config.get("history") or ()]
+    found["history"] = [row | {"created": _CREATED} for row in rows]
     found["rootfs"] = {"type": "layers", "diff_ids": list(layers)}
     return json.dumps(found, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -6,6 +6,7 @@ import filecmp
 import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from envforge.plan import make_plan
 from envforge.render import render
 from envforge.resolve import Resolution
 from envforge.spec import HookSpec
-from tests import records
+from tests import podman, records
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 BASE = records.BASE
@@ -133,3 +134,53 @@ def test_a_bootstrapped_base_is_the_same_bytes_twice(tmp_path: Path) -> None:
         days = {line.split(b":")[2] for line in shadow.read().splitlines()}
         assert days <= {b"", b"0"}, "the day of making is in no account"
     assert filecmp.cmp(tmp_path / "one", tmp_path / "two", shallow=False)
+
+
+@pytest.fixture
+def podman_engine(
+    engine: DockerEngine,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[DockerEngine]:
+    """Podman, with Docker's base inside."""
+    if podman.program() is None:
+        required = {*request.config.getoption("--require"), *os.environ.get("ENVFORGE_TEST_REQUIRE", "").split()}
+        assert "podman" not in required, "Podman is required for this run and is not installed"
+        pytest.skip("no podman here (run with --require podman to insist)")
+    with podman.service(tmp_path_factory.mktemp("pm")) as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        found = DockerEngine.connect()
+        with tempfile.TemporaryFile() as spool:
+            for block in engine.export(BASE):
+                spool.write(block)
+            spool.seek(0)
+            found._load(spool)
+        yield found
+        found.close()
+
+
+def plain(engine: DockerEngine) -> Built:
+    """A build in the form without mounts, and without a network."""
+    (own,) = [tag for info in engine.bases() for tag in info.tags if "py3.11" in tag]
+    text = records.rendered("sha256:" + "7" * 64, lines="RUN /usr/sbin/useradd someone\n", base=own)
+    options = BuildOptions(progress=print, no_cache=True, reproducible=True)
+    return engine.build(text, records.resolution(), records.lock("sha256:" + "7" * 64), options)
+
+
+def test_podman_and_docker_give_the_same_files(engine: DockerEngine, podman_engine: DockerEngine) -> None:
+    engine._info = replace(engine.info(), buildkit=False)
+    made = [plain(podman_engine), plain(podman_engine), plain(engine), plain(engine)]
+    try:
+        found = [one.rewritten for one in made if one.rewritten is not None]
+        assert len(found) == 4
+        assert reproducible.compare(found[0], found[1]).level == "same bytes"
+        assert reproducible.compare(found[2], found[3]).level == "same bytes"
+        across = reproducible.compare(found[0], found[2])
+        assert across.level in ("same bytes", "same files"), across.differences
+        assert found[0].layers == found[2].layers, (
+            "the layers are the same bytes; the configuration is the engine's own"
+        )
+    finally:
+        engine.remove(made[2].image)
+        podman_engine.remove(made[0].image)

@@ -178,6 +178,15 @@ def test_folders_in_which_something_came_and_went_are_no_difference() -> None:
     assert "tmp" in members(done(saved(BASE, removed, layer({"tmp": 0o1777})))[1], 2)
 
 
+def test_what_engines_leave_behind_is_no_difference() -> None:
+    stubs = layer(CONTENT | {"etc/hosts": b"", "run/.containerenv": b""})
+    assert set(done(saved(BASE, stubs))[0].files) == set(done(saved(BASE, layer(CONTENT)))[0].files)
+    assert "etc/hosts" in done(saved(BASE, layer({"etc/hosts": b"127.0.0.1 lab\n"})))[0].files
+    told = [{"created": "x", "created_by": "RUN 1", "comment": f"FROM {number}"} for number in range(2)]
+    images = {done(saved(BASE, layer(CONTENT), history=[row]))[0].image for row in told}
+    assert len(images) == 1
+
+
 def test_the_day_an_account_was_made() -> None:
     before = b"root:*:20423:0:99999:7:::\nuser:!:20423::::::\nreal:$y$hash:20423:0:99999:7:::\n"
     assert undated(before) == b"root:*::0:99999:7:::\nuser:!:::::::\nreal:$y$hash:20423:0:99999:7:::\n"
