@@ -108,8 +108,8 @@ def _cuda(tables: Tables, image: str, tag: str) -> Base:
     match = _CUDA_TAG.fullmatch(tag)
     if match is None:
         gone = tag == "latest" or re.fullmatch(r"\d+\.\d+(-.*)?", tag) is not None
-        note = "no such tag: NVIDIA publishes no 'latest' and no two-part tags" if gone else "the tag has no known form"
-        return Base(image=image, system=None, glibc=None, status="gone" if gone else "unknown", note=note)
+        why = "no such tag: NVIDIA publishes no 'latest' and no two-part tags" if gone else "the tag has no known form"
+        return Base(image=image, system=None, glibc=None, status="gone" if gone else "unknown", note=why)
     cuda, kind = match["cuda"], (f"{match['cudnn']}-" if match["cudnn"] else "") + match["kind"]
     row = next((r for r in tables.raw("bases")["cuda_images"] if r["cuda"] == cuda), None)
     cudnn = str(row["cudnn"]) if row is not None and match["cudnn"] and "cudnn" in row else None

@@ -43,7 +43,7 @@ def read_all(name: str) -> list[dict[str, Any]]:
 
 def latest(name: str, inputs_digest: str, engine: str | None = None) -> dict[str, Any] | None:
     """The newest record of this identity, or None."""
-    for document in reversed(read_all(name)):
+    for document in read_all(name)[::-1]:
         same_engine = engine is None or document.get("engine") == engine
         if same_engine and document.get("inputs_digest") == inputs_digest:
             return document
