@@ -1,6 +1,6 @@
 """Writes the reference pages of docs/ from the code. ``--check`` changes nothing and exits 1 when a page differs.
 
-docs/errors.md and docs/reference/{commands,spec,exit-codes,profiles,catalogue}.md
+docs/errors.md and docs/reference/{commands,spec,exit-codes,json,profiles,catalogue}.md
 """
 
 from __future__ import annotations
@@ -225,12 +225,61 @@ def _type(node: Mapping[str, Any]) -> str:
     return kind
 
 
-def _fields(node: Mapping[str, Any]) -> list[str]:
+# What the fields of a spec mean, where their name does not say it.
+MEANINGS: Mapping[str, str] = {
+    "schema": "version of this format",
+    "name": "small letters, digits, dots and dashes; also names the lock folder and the image",
+    "description": "one line for `list` and the image",
+    "kind": "`base`: made to be extended, may hold no framework",
+    "extends": "another spec whose fields are the start; lists are joined",
+    "python": "Python of the environment",
+    "platform": "what the image is for",
+    "base": "base image",
+    "cuda": "CUDA the frameworks are built for; left out: CPU",
+    "frameworks": "one or several",
+    "packages": "further packages",
+    "channels": "conda channels, the first one wins",
+    "indexes": "package indexes besides the default one, by label",
+    "mirrors": "another address for an index, channel or registry",
+    "env": "variables of the image",
+    "user": "who runs in the image",
+    "workdir": "where commands start",
+    "files": "own code",
+    "hooks": "own build steps, part of the identity",
+    "targets": "machines it must run on; checked before each build",
+    "smoke": "tests that earn the tag",
+    "budget": "limits; exceeding them is exit code 12",
+    "apt": "how Debian packages are installed",
+    "allow_untested": "let through what the tables do not know",
+    "variants": "changes chosen by NAME@variant",
+    "FrameworkSpec.version": "exact, perhaps with a label such as +cu118; left out: the newest known",
+    "FrameworkSpec.index": "label of `indexes`, or a known one such as pytorch-cu118",
+    "FrameworkSpec.accelerator": "`auto`: cuda when the spec has `cuda`",
+    "BaseSpec.image": "reference with a tag, or `auto`",
+    "BaseSpec.digest": "pins it by hand",
+    "CudaSpec.from": "who brings the libraries",
+    "CudaSpec.toolchain": "`nvcc`: the compiler; `full`: the whole toolkit",
+    "CudaSpec.compat": "add NVIDIA's compatibility package for older drivers (data-centre GPUs)",
+    "HookSpec.command": "a list of words, never a shell line",
+    "HookSpec.after": "the step it follows",
+    "SmokeSpec.level": "highest level",
+    "SmokeSpec.timeout": "seconds for one check",
+    "SmokeSpec.without": "checks left out, each with its reason",
+    "IndexSpec.packages": "patterns of the packages that come from it, and from nowhere else",
+    "IndexSpec.find_links": "the address is a flat page of files",
+}
+
+
+def _meaning(owner: str, name: str, node: Mapping[str, Any]) -> str:
+    return _cell(MEANINGS.get(f"{owner}.{name}" if owner else name, str(node.get("description", ""))))
+
+
+def _fields(node: Mapping[str, Any], owner: str = "") -> list[str]:
     required = set(node.get("required", ()))
     rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
     for name, value in node.get("properties", {}).items():
         default = "required" if name in required else f"`{json.dumps(value['default'])}`" if "default" in value else ""
-        rows.append(f"| `{name}` | {_type(value)} | {default} | {_cell(str(value.get('description', '')))} |")
+        rows.append(f"| `{name}` | {_type(value)} | {default} | {_meaning(owner, name, value)} |")
     return [*rows, ""]
 
 
@@ -251,7 +300,7 @@ def spec_page() -> str:
     for name, node in sorted(schema.get("$defs", {}).items()):
         lines += [f"## {name}", "", str(node.get("description", "")), ""]
         if "properties" in node:
-            lines += _fields(node)
+            lines += _fields(node, name)
         else:
             lines += [_type(node), ""]
     return "\n".join(lines)
@@ -274,6 +323,65 @@ def exit_codes_page() -> str:
             text = (found.__doc__ or "").strip().splitlines()[0]
             lines.append(f"| {found.exit_code} | `{name}` | {text} |")
         seen.add(found.exit_code)
+    return "\n".join(lines) + "\n"
+
+
+# The keys that a document has at least: a contract. tests/unit/test_docs.py compares real outputs with it.
+JSON_KEYS: Mapping[str, tuple[str, ...]] = {
+    "list": ("entries",),
+    "show": ("name", "verdict", "python", "cuda", "frameworks", "base", "packages", "reasons"),
+    "choose": ("choice", "alternatives"),
+    "check": ("name", "verdict", "python", "cuda", "frameworks", "driver", "gpus", "findings", "nearest"),
+    "fleet plan": ("images", "machines", "wishes"),
+    "lock --check": ("name", "status", "changes", "inputs_digest"),
+    "render": ("name", "folder", "form", "locked", "inputs_digest", "base", "image", "files"),
+    "build, smoke": ("name", "engine", "image", "inputs_digest", "status", "checks", "record"),
+    "doctor": ("findings", "driver", "gpus", "engine"),
+    "diagnose": ("matches",),
+    "matrix plan, matrix run": ("cells", "counts"),
+    "verify": ("status", "differences"),
+    "vendor": ("name", "folder", "inputs_digest", "files", "bytes"),
+    "export": ("name", "format", "file", "usual_name", "inputs_digest", "content"),
+    "base list": ("bases", "made", "registries"),
+    "clean": ("items", "removed", "total_bytes"),
+}
+JSON_PARTS = """
+| where | keys of one part |
+| --- | --- |
+| `list`: `entries` | `name`, `frameworks`, `cuda`, `python`, `locked` |
+| `check`: `driver` | `floor`, `minor_version_floor`, `answer` |
+| `check`: `gpus` | `model`, `capability`, `answer` |
+| `check`: `findings` | `reference`, `severity`, `message`, `hint` |
+| `check`: `nearest` | `changes`, `verdict` |
+| `build`, `smoke`: `checks` | `name`, `level`, `outcome`, `seconds`, `detail` |
+| `doctor`: `findings` | `area`, `severity`, `evidence`, `message`, `hint` |
+| `diagnose`: `matches` | `reference`, `cause`, `fix`, `line` |
+| `verify`: `differences` | `kind`, `path`, `package`, `detail` |
+| `matrix`: `cells` | `id`, `status`, `reason`, `reused` |
+
+`verdict` is `ok`, `ok-with-limits`, `unverified` or `conflict`. The driver's `answer` is `native`, `minor-version`,
+`forward-compat`, `too-old`, `unknown` (none was given) or `not-needed`. The `status` of a build is `passed`, `failed`
+or `error`; of a cell `planned`, `removed`, `passed`, `failed`, `error`, `unavailable` or `not_run`.
+"""
+
+
+def json_page() -> str:
+    """docs/reference/json.md"""
+    lines = [
+        NOTE,
+        "# JSON",
+        "",
+        "With `--json` one document stands on stdout, and nothing else. Each has `schema`, a whole number, now 1. Keys",
+        "may be added; those listed here stay. A negative answer (a conflict, a failed test, differences) is a",
+        "document too, with its exit code. Only when there is no answer the document is",
+        "`{schema, error: {reference, message, hint, exit_code}}`.",
+        "",
+        "| command | keys besides `schema` |",
+        "| --- | --- |",
+        *(f"| `{name}` | {', '.join(f'`{key}`' for key in keys)} |" for name, keys in JSON_KEYS.items()),
+        JSON_PARTS,
+        "The report of the smoke tests has a JSON Schema: `envforge/data/smoke_report.schema.json`.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -333,6 +441,7 @@ def pages() -> dict[Path, str]:
         reference / "commands.md": commands_page(),
         reference / "spec.md": spec_page(),
         reference / "exit-codes.md": exit_codes_page(),
+        reference / "json.md": json_page(),
         reference / "profiles.md": profiles_page(),
         reference / "catalogue.md": catalogue_page(),
     }
