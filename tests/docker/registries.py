@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -14,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import yaml
 
 USER, PASSWORD = "lab", "opensesame"
@@ -38,6 +41,11 @@ def free_port() -> int:
 @contextmanager
 def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
     """Runs until the block ends; ended by its own process id."""
+    if shutil.which("docker-registry") is None:
+        reason = "the program docker-registry is not installed (Debian: docker-registry)"
+        if "docker" in os.environ.get("ENVFORGE_TEST_REQUIRE", "").split():
+            pytest.fail(reason)
+        pytest.skip(reason)
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     settings: dict[str, object] = {
