@@ -231,7 +231,7 @@ MEANINGS: Mapping[str, str] = {
     "name": "small letters, digits, dots and dashes; also names the lock folder and the image",
     "description": "one line for `list` and the image",
     "kind": "`base`: made to be extended, may hold no framework",
-    "extends": "another spec whose fields are the start; lists are joined",
+    "extends": "another spec whose fields are the start: lists are joined, `!replace` starts anew, null removes",
     "python": "Python of the environment",
     "platform": "what the image is for",
     "base": "base image",
