@@ -16,6 +16,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(os.environ.get("ENVFORGE_DIR") or os.path.dirname(HERE), "bench")
 DROPPED = 10
+ALONE = ("export.onnx", "export.tensorrt")  # run without the framework that wrote them, as a server would
 
 
 def say(**values):
@@ -52,9 +53,9 @@ def load(job):
     return module.Bench(adapter, device), device
 
 
-def _folder(bench, route, batch):
+def _folder(static, route, batch):
     """Exports of a fixed shape stand apart for each batch size."""
-    return os.path.join(FOLDER, route, str(batch) if route in bench.STATIC else "any")
+    return os.path.join(FOLDER, route, str(batch) if route in static else "any")
 
 
 def _bytes(folder):
@@ -70,6 +71,9 @@ def write(job):
     from envforge_smoke.outcome import Failed, Unavailable
 
     bench, device = load(job)
+    static = tuple(bench.STATIC) + ("export.tensorrt",)
+    with open(os.path.join(FOLDER, "began.json"), "w") as stream:
+        json.dump({"device": device, "static": static, "nhwc": job["framework"] == "tensorflow"}, stream)
     seed = job["plan"]["seed"]
     weights, x = bench_model.weights(seed), bench_model.images(seed, 1)
     model = bench.model(weights)
@@ -92,8 +96,8 @@ def write(job):
     def one(route):
         if route == "export.tensorrt" and device != "gpu":
             raise Unavailable("TensorRT needs a GPU, and none is used here")
-        for batch in (1, job["batch"]) if route in bench.STATIC or route == "export.tensorrt" else (1,):
-            folder = _folder(bench, route, batch)
+        for batch in (1, job["batch"]) if route in static else (1,):
+            folder = _folder(static, route, batch)
             os.makedirs(folder, exist_ok=True)
             bench.write(route, model, bench_model.images(seed, batch), folder)
 
@@ -106,7 +110,7 @@ def write(job):
             "detail": detail,
             "cause": cause,
             "write_seconds": round(time.time() - start, 3),
-            "file_bytes": _bytes(_folder(bench, route, 1)) if outcome == "passed" else None,
+            "file_bytes": _bytes(_folder(static, route, 1)) if outcome == "passed" else None,
         }
         with open(os.path.join(FOLDER, "written.json"), "w") as stream:
             json.dump(written, stream)
@@ -124,15 +128,32 @@ def _times(call, x, runs, dropped):
     return sorted(times)
 
 
+def alone(device, nhwc):
+    """load(route, folder, weights) of the routes that need no framework."""
+    from envforge_smoke import bench_routes
+
+    def prepare(x):
+        return x.transpose(0, 2, 3, 1).copy() if nhwc else x
+
+    def opened(route, folder, weights):
+        if route == "export.onnx":
+            return bench_routes.onnx(folder, device, prepare)
+        return bench_routes.tensorrt(folder, prepare)
+
+    return opened
+
+
 def measure(job, route, began):
     """One route in this process; cold start counts from the moment it was started."""
     import numpy as np
 
     before = device_memory()
-    bench, device = load(job)
     from envforge_smoke import bench_model, reference
     from envforge_smoke.outcome import Failed
 
+    began_with = _read(os.path.join(FOLDER, "began.json"))
+    device, static = began_with["device"], began_with["static"]
+    opened = alone(device, began_with["nhwc"]) if route in ALONE else load(job)[0].load
     seed, batch = job["plan"]["seed"], job["batch"]
     x, many = bench_model.images(seed, 1), bench_model.images(seed, batch)
 
@@ -140,7 +161,7 @@ def measure(job, route, began):
         return bench_model.weights(seed)
 
     start = time.time()
-    call = bench.load(route, _folder(bench, route, 1), weights)
+    call = opened(route, _folder(static, route, 1), weights)
     y = call(x)
     cold, load_seconds = time.time() - began, time.time() - start
     with np.load(os.path.join(FOLDER, "expected.npz")) as saved:
@@ -150,9 +171,9 @@ def measure(job, route, began):
         raise Failed("the output differs from the model's by {0:.2g} (allowed {1:.0e})".format(error, limit))
     times = _times(call, x, job["runs"], DROPPED)
     single = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    folder = _folder(bench, route, batch)
-    if folder != _folder(bench, route, 1):
-        call = bench.load(route, folder, weights)
+    folder = _folder(static, route, batch)
+    if folder != _folder(static, route, 1):
+        call = opened(route, folder, weights)
     rounds = _times(call, many, max(3, job["runs"] // 10), 1)
     after = device_memory()
     used = after - before if device == "gpu" and before is not None and after is not None else None
