@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -184,3 +187,38 @@ def test_podman_and_docker_give_the_same_files(engine: DockerEngine, podman_engi
     finally:
         engine.remove(made[2].image)
         podman_engine.remove(made[0].image)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_jax_built_twice_is_the_same_bytes(engine: DockerEngine, tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    words = (
+        "build",
+        "jax-cpu",
+        "--engine",
+        "docker",
+        "--locked",
+        "--no-cache",
+        "--no-smoke",
+        "--reproducible",
+        "--json",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "envforge", *words],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "ENVFORGE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    try:
+        proof = document["reproducible"]
+        assert (proof["level"], proof["differences"]) == ("same bytes", [])
+        assert proof["compared_with"] == "a second build from empty caches"
+        assert engine.inspect(document["image"]).layers == tuple(proof["layers"])
+        print(document["seconds"], document["size_bytes"])
+    finally:
+        if not engine.inspect(document["image"]).tags:  # a tag of before may stand on the very same bytes
+            engine.remove(document["image"])
