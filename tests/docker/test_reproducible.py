@@ -120,6 +120,7 @@ class _Catcher:
         return ImageInfo(image=tag, tags=(), labels={}, env={}, user="", size_bytes=1, created="")
 
 
+@pytest.mark.nightly
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
 def test_a_bootstrapped_base_is_the_same_bytes_twice(tmp_path: Path) -> None:
@@ -189,6 +190,7 @@ def test_podman_and_docker_give_the_same_files(engine: DockerEngine, podman_engi
         podman_engine.remove(made[0].image)
 
 
+@pytest.mark.nightly
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
 def test_jax_built_twice_is_the_same_bytes(engine: DockerEngine, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from envforge import bench, compare, inside
 from envforge.console import Console
 from envforge.engine import GpuRequest
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = [pytest.mark.heavy, pytest.mark.network, pytest.mark.nightly]
 
 QUIET = Console(verbosity=-1)
 NO_GPU = GpuRequest(kind="none")

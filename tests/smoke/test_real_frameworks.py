@@ -63,7 +63,9 @@ def climb(python: Path, framework: str, level: int = 4) -> dict[str, smoke.Check
     return {check.name: check for check in report.checks if check.framework.partition("-")[0] in (framework, "")}
 
 
-@pytest.mark.parametrize("framework", list(SOUND))
+@pytest.mark.parametrize(
+    "framework", [pytest.param(name, marks=() if name == "jax" else pytest.mark.nightly) for name in SOUND]
+)
 def test_a_sound_installation_climbs_to_the_top(framework: str, folder: Path) -> None:
     chosen = os.environ.get("ENVFORGE_SMOKE_FRAMEWORKS", "").split()
     if chosen and framework not in chosen:
@@ -79,6 +81,7 @@ def test_a_sound_installation_climbs_to_the_top(framework: str, folder: Path) ->
     assert all(checks[name].detail for name in unavailable)
 
 
+@pytest.mark.nightly  # 2.7 GB to install
 def test_mindspore_with_numpy_2_fails_at_the_first_product(folder: Path) -> None:
     python = interpreter(folder, "mindspore==2.10.0", "numpy>=2,<2.3")
     checks = climb(python, "mindspore", level=3)
@@ -88,6 +91,7 @@ def test_mindspore_with_numpy_2_fails_at_the_first_product(folder: Path) -> None
     assert "numpy" in text
 
 
+@pytest.mark.nightly
 def test_paddle_without_setuptools_fails_at_import_and_names_the_module(folder: Path) -> None:
     python = interpreter(folder, "paddlepaddle==3.3.1", without=("setuptools",))
     failed = climb(python, "paddle", level=1)["visibility.import"]
