@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envforge import publish, registry
+from envforge import base, publish, registry
+from envforge.config import Config
 from envforge.engine import ImageInfo
 from envforge.errors import EnvforgeError, NetworkError, SmokeError, UsageError
+from envforge.resolve import BaseChoice
+from tests.fakes import FakeEngine
 
 DIGEST = "sha256:" + "ab" * 32
 FIXED = "ab" * 6
@@ -240,3 +244,15 @@ def test_a_withdrawn_tag_is_named_with_the_live_one() -> None:
         "nvidia/cuda:11.1-cudnn8-runtime-ubuntu18.04"
     )
     assert registry.live_name("python:3.11-slim-bookworm") == ""
+
+
+def test_a_build_on_a_withdrawn_base_names_the_live_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent(FakeEngine):
+        def pull(self, reference: str, progress: object = None) -> None:
+            raise NetworkError("image-not-found", f"the registry has no image {reference}")
+
+    gone = "nvidia/cuda:11.1-cudnn8-runtime-ubuntu18.04"
+    wanted = BaseChoice(image=gone, digest=None, system="ubuntu:18.04", glibc="2.27", python_from="uv")
+    with pytest.raises(NetworkError) as caught:
+        base.choose(Absent(tmp_path), wanted, Config())
+    assert "use nvidia/cuda:11.1.1-cudnn8-runtime-ubuntu18.04" in caught.value.hint
