@@ -53,14 +53,35 @@ def prune() -> None:
 
 
 def manual(text: str, files: dict[str, bytes]) -> tuple[float, int]:
-    """Seconds and bytes of one hand-written build through the same engine API, without envforge's own stages."""
-    import docker
-    from envforge.docker_engine import build_image
+    """Seconds and bytes of one hand-written build through the Engine API, as `docker build` would send it."""
+    import io
+    import tarfile
 
+    import docker
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in {"Dockerfile": text.encode(), **files}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    client = docker.from_env(timeout=1800)
     start = time.monotonic()
-    image = build_image(text, files)
+    answer = client.api._post(
+        client.api._url("/build"),
+        data=stream.getvalue(),
+        params={"version": "2", "buildid": str(time.time_ns())},
+        headers={"Content-Type": "application/x-tar"},
+        stream=True,
+    )
+    image = ""
+    for line in answer.iter_lines():
+        row = json.loads(line)
+        if "error" in row:
+            raise SystemExit(f"the hand-written build failed: {row['error']}")
+        if row.get("id") == "moby.image.id":
+            image = row["aux"]["ID"]
     seconds = time.monotonic() - start
-    client = docker.from_env(timeout=600)
     size = int(client.images.get(image).attrs["Size"])
     client.images.remove(image, force=True)
     client.close()
@@ -102,7 +123,7 @@ def main() -> None:
     files = lockfile.requirement_files(lock)
     bundle = Path(os.environ.get("SSL_CERT_FILE", "/dev/null")).read_bytes()
     ca = "SSL_CERT_FILE=/ca.pem PIP_CERT=/ca.pem" if bundle else ""
-    context = {"req.txt": b"".join(files.values()), "build/ca.pem": bundle}
+    context = {"req.txt": "".join(files.values()).encode(), "build/ca.pem": bundle}
     base = f"envforge/base:bookworm-py{lock.python}"
     words = {"base": base, "ca": ca, "uv": lock.tools["uv"].split()[0]}
     rows: dict[str, list[tuple[float, int]]] = {"envforge": [], "good": [], "naive": []}
