@@ -40,6 +40,7 @@ _FRAMEWORK = Pattern(
     meaning="a framework with its version; several joined by +",
     example="jax=0.10.2",
 )
+_RESOURCE = Pattern(expression=r"[a-z0-9-]+(=[0-9]{1,4})?", meaning="a worker resource", example="engine-docker=1")
 _CUDA = Pattern(expression=r"cpu|none|[0-9]{1,2}\.[0-9]", meaning="a CUDA version or cpu", example="12.4", version=True)
 _PYTHON = Pattern(expression=r"3\.[0-9]{1,2}", meaning="a Python version", example="3.11", version=True)
 
@@ -97,6 +98,29 @@ class TestRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterSpec:
+    """Workers started for a run by Slurm, PBS, LSF or SSH. ``resources``: what each offers, ``engine-docker=1``.
+
+    ``memory`` as Dask reads it (``16GB``), ``walltime`` as the batch system does; ``python``: the interpreter that
+    has envforge on the workers (None: the same path as here).
+    """
+
+    jobs: int = field(default=1, metadata=rule(low=1, high=10_000))
+    cores: int = field(default=4, metadata=rule(low=1, high=1024))
+    memory: str = "16GB"
+    walltime: str = "02:00:00"
+    queue: str | None = None
+    account: str | None = None
+    interface: str | None = None
+    python: str | None = None
+    resources: tuple[str, ...] = field(default=(), metadata=rule(pattern=_RESOURCE))
+    directives: tuple[str, ...] = ()
+    prologue: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    wait: int = field(default=600, metadata=rule(low=1, high=86_400))  # seconds for a fitting worker to appear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixSpec:
     """A matrix file."""
 
@@ -112,6 +136,7 @@ class MatrixSpec:
     require: tuple[str, ...] = ()
     allow_failure: tuple[str, ...] = field(default=(), metadata=rule(key="allow-failure"))
     level: int = field(default=4, metadata=rule(low=0, high=5))
+    cluster: ClusterSpec = ClusterSpec()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +174,7 @@ class Plan:
     cells: tuple[Cell, ...]
     tests: Mapping[str, TestRow]
     level: int
+    cluster: ClusterSpec = ClusterSpec()
 
     def counts(self) -> dict[str, int]:
         found: dict[str, int] = {"builds": sum(b.status == "planned" and not b.merged_into for b in self.builds)}
@@ -319,6 +345,7 @@ def plan(
         cells=tuple(cells),
         tests={row.name: row for row in rows},
         level=matrix.level,
+        cluster=matrix.cluster,
     )
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,11 @@ def state_folder(name: str) -> Path:
 
 def safe(identifier: str) -> str:
     """A file name for a cell id."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", identifier) + "-" + hashlib.sha256(identifier.encode()).hexdigest()[:8]
+    return (
+        re.sub(r"[^A-Za-z0-9._-]", "_", identifier)
+        + "-"
+        + hashlib.sha256(identifier.encode()).hexdigest()[:8]
+    )
 
 
 def suite_digest() -> str:
@@ -208,22 +212,43 @@ def _result(payload: Payload, outcome: process.Outcome, started: float) -> dict[
     }
 
 
+class PlacingExecutor(Executor):
+    """An executor whose workers differ: it knows which cells nobody can take. ``grace``: seconds before giving up."""
+
+    grace: float = 20.0
+
+    def capacity(self) -> int:
+        """Cells to hand over at once."""
+        raise NotImplementedError
+
+    def missing(self, payload: Payload) -> str:
+        """Why no worker can take this cell now; empty when one can."""
+        raise NotImplementedError
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Take a cell back that nobody has started."""
+        raise NotImplementedError
+
+
 # -- the run --------------------------------------------------------------------------------------------------------
 
 
-def payload_of(build: Build, row: TestRow, cell: Cell, level: int, timeout: float) -> Payload:
-    """What is sent to the worker for a cell."""
+def payload_of(
+    build: Build, row: TestRow, cell: Cell, level: int, timeout: float, locks: Mapping[str, bytes] | None = None
+) -> Payload:
+    """What is sent to the worker for a cell. ``locks``: instead of the project's lock."""
     from envforge import lock as lockfile
     from envforge.resources import catalog
 
     assert build.spec is not None
     spec = build.spec
     in_catalogue = spec.path is not None and spec.path.parent == catalog()
-    try:
-        folder = lockfile.find(spec.full_name)
-        locks = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-    except LockError:  # never locked: the cell makes the lock
-        locks = {}
+    if locks is None:
+        try:
+            folder = lockfile.find(spec.full_name)
+            locks = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        except LockError:  # never locked: the cell makes the lock
+            locks = {}
     resources: dict[str, float] = {}
     if row.engine != "auto":
         resources[f"engine-{row.engine}"] = 1
@@ -309,7 +334,9 @@ def run(
             todo.append((cell, key))
     reused = sum(1 for row in rows.values() if row.get("reused"))
     if reused:
-        console.note(f"{reused} cells reused: same inputs, tests, engine, driver and GPU class as when they passed")
+        console.note(
+            f"{reused} cells reused: same inputs, tests, engine, driver and GPU class as when they passed"
+        )
     if todo:
         reap(console)
         _run_cells(todo, plan, builds, options, results, rows, console, executor)
@@ -331,8 +358,9 @@ def _run_cells(
     progress = _Progress(len(todo), console)
     waiting = list(todo)
     running: dict[Future[dict[str, Any]], tuple[Cell, str]] = {}
+    placing = _Placing(executor) if isinstance(executor, PlacingExecutor) else None
     busy: set[str] = set()  # a build is made once; its other cells wait for it
-    jobs = options.jobs or default_jobs()
+    jobs = options.jobs or (placing.executor.capacity() if placing else default_jobs())
     stop = False
     own = executor is None
     pool = executor if executor is not None else ThreadPoolExecutor(jobs)
@@ -344,16 +372,24 @@ def _run_cells(
                         break
                     if cell.build in busy:
                         continue
-                    payload = payload_of(builds[cell.build], plan.tests[cell.test], cell, plan.level, options.timeout)
-                    running[pool.submit(execute, payload, results.log(cell.id))] = (cell, key)
+                    payload = payload_of(
+                        builds[cell.build], plan.tests[cell.test], cell, plan.level, options.timeout
+                    )
+                    future = pool.submit(execute, payload, results.log(cell.id))
+                    running[future] = (cell, key)
+                    if placing:
+                        placing.watch(future, payload)
                     busy.add(cell.build)
                     waiting.remove((cell, key))
             if not running:
                 break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            finished = wait(running, timeout=1.0 if placing else None, return_when=FIRST_COMPLETED).done
+            nowhere = placing.nowhere(finished) if placing else {}
+            for future in (*finished, *nowhere):
                 cell, key = running.pop(future)
                 busy.discard(cell.build)
-                result = _outcome(future, cell) | {"key": key}
+                found = _unavailable(cell, nowhere[future]) if future in nowhere else _outcome(future, cell)
+                result = found | {"key": key}
                 results.write(cell.id, result)
                 rows[cell.id] = result
                 progress.finished(cell.id, result["status"], result["seconds"], result["reason"])
@@ -367,13 +403,60 @@ def _run_cells(
         rows[cell.id] = {"status": "not_run", "reason": "an earlier cell failed (--fail-fast)"}
 
 
+class _Placing:
+    """Which handed-over cells have had no worker that could take them for longer than the executor's grace."""
+
+    def __init__(self, executor: PlacingExecutor) -> None:
+        self.executor = executor
+        self._payloads: dict[Future[dict[str, Any]], Payload] = {}
+        self._since: dict[Future[dict[str, Any]], float] = {}
+
+    def watch(self, future: Future[dict[str, Any]], payload: Payload) -> None:
+        self._payloads[future] = payload
+
+    def nowhere(self, finished: set[Future[dict[str, Any]]]) -> dict[Future[dict[str, Any]], str]:
+        """Cells to give up, with what is missing; they are taken back from the executor."""
+        for future in finished:
+            self._payloads.pop(future, None)
+            self._since.pop(future, None)
+        found = {}
+        now = time.monotonic()
+        for future, payload in list(self._payloads.items()):
+            reason = self.executor.missing(payload)
+            if not reason:
+                self._since.pop(future, None)
+            elif now - self._since.setdefault(future, now) >= self.executor.grace:
+                found[future] = reason
+                del self._payloads[future]
+                self.executor.abandon(future)
+        return found
+
+
+def _unavailable(cell: Cell, reason: str) -> dict[str, Any]:
+    return {
+        "cell": cell.id,
+        "status": "unavailable",
+        "reason": reason,
+        "seconds": 0.0,
+        "checks": [],
+        "log_tail": [],
+    }
+
+
 def _outcome(future: Future[dict[str, Any]], cell: Cell) -> dict[str, Any]:
     """The result of a cell; a worker that broke is an ``error`` of its cell, not of the run."""
     try:
         return future.result()
     except Exception as error:
         reason = f"the cell could not be run: {type(error).__name__}: {error}"
-        return {"cell": cell.id, "status": "error", "reason": reason, "seconds": 0.0, "checks": [], "log_tail": []}
+        return {
+            "cell": cell.id,
+            "status": "error",
+            "reason": reason,
+            "seconds": 0.0,
+            "checks": [],
+            "log_tail": [],
+        }
 
 
 def run_document(plan: Plan, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -455,62 +538,3 @@ def watch_parent(interval: float = 0.5) -> None:
                 return
 
     threading.Thread(target=watch, daemon=True, name="envforge-parent-watch").start()
-
-
-# -- several machines -----------------------------------------------------------------------------------------------
-
-
-class DaskExecutor(Executor):
-    """Cells on the workers of a Dask scheduler; a cell goes where its resources are advertised.
-
-    A lost worker's cells are run elsewhere by the scheduler. Start workers with, for example,
-    ``dask worker ADDRESS --resources "engine-docker=1,gpu-a100=1,driver-535=1"``.
-    """
-
-    def __init__(self, address: str, timeout: float = 30.0) -> None:
-        from distributed import Client  # type: ignore[attr-defined,unused-ignore]
-
-        try:
-            self._client = Client(address, timeout=timeout, set_as_default=False)
-        except (OSError, TimeoutError) as error:
-            raise EngineError(
-                "scheduler-unreachable",
-                f"no Dask scheduler answers at {address}: {error}",
-                hint="start one with `dask scheduler`, and workers with `dask worker ADDRESS --resources …`",
-            ) from error
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        payload: Payload = args[0]
-        remote = self._client.submit(
-            execute, payload, resources=dict(payload.resources) or None, pure=False, retries=2, key=None
-        )
-        local: Future[Any] = Future()
-        log: Path | None = args[1] if len(args) > 1 else None
-
-        def done(finished: Any) -> None:
-            try:
-                result = finished.result()
-            except BaseException as error:
-                local.set_exception(error)
-                return
-            if log is not None:
-                paths.write_atomic(log, "\n".join(result.get("log_tail", [])).encode())
-            local.set_result(result)
-
-        remote.add_done_callback(done)
-        return local
-
-    def workers(self) -> Mapping[str, Mapping[str, float]]:
-        """Address -> advertised resources of every worker."""
-        info = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {address: dict(worker.get("resources", {})) for address, worker in info.items()}
-
-    def missing(self, payloads: Sequence[Payload]) -> Iterator[tuple[Payload, str]]:
-        """Cells that no worker can take, with what is missing."""
-        workers = self.workers().values()
-        for payload in payloads:
-            if not any(all(w.get(k, 0) >= v for k, v in payload.resources.items()) for w in workers):
-                yield payload, ", ".join(payload.resources)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._client.close()

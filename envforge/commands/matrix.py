@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fail-fast", action="store_true", help="start nothing more after the first failure")
     group.add_argument("--fresh", action="store_true", help="do not reuse earlier results")
     group.add_argument("--scheduler", metavar="ADDRESS", help="run on the workers of this Dask scheduler")
+    group.add_argument(
+        "--cluster", choices=["slurm", "pbs", "lsf", "ssh"], help="start workers there (the matrix file's `cluster`)"
+    )
     group.add_argument("--cell-timeout", type=float, default=3600.0, metavar="SECONDS", help="limit for one cell")
     group = parser.add_argument_group("report")
     group.add_argument("--html", type=Path, metavar="F", help="one self-contained page")
@@ -129,12 +134,8 @@ def _run(args: argparse.Namespace, plan: Any, console: Console) -> int:
     broken_locks = _lock_missing(plan, console)
     if broken_locks is not None:
         plan = load_plan(Path(args.target), args.select)  # with locks, identities are known and equal ones merge
-    executor = matrix_run.DaskExecutor(args.scheduler) if args.scheduler else None
-    try:
+    with _executor(args, plan) as executor:
         document = matrix_run.run(plan, options, console=console, executor=executor, unlockable=broken_locks or {})
-    finally:
-        if executor is not None:
-            executor.shutdown()
     _write(args, plan, document, console)
     console.document(document)
     broken = matrix_run.bad(document)
@@ -142,6 +143,30 @@ def _run(args: argparse.Namespace, plan: Any, console: Console) -> int:
         console.result(console.style(f"✗ {cell}", "red"))
     console.result(f"{plan.name}: {matrix_report.summary(document)}")
     return EXIT_SMOKE if broken else EXIT_OK
+
+
+@contextmanager
+def _executor(args: argparse.Namespace, plan: Any) -> Iterator[Any]:
+    """Where cells run: None for this machine, else the workers of a scheduler or of a cluster started for the run."""
+    if args.scheduler and args.cluster:
+        raise UsageError("usage", "--scheduler and --cluster exclude each other", hint="give one of them")
+    if not (args.scheduler or args.cluster):
+        yield None
+        return
+    from envforge import matrix_cluster
+
+    cluster = matrix_cluster.open_cluster(args.cluster, plan.cluster) if args.cluster else None
+    try:
+        executor = matrix_cluster.DaskExecutor(
+            cluster.scheduler_address if cluster else args.scheduler, grace=plan.cluster.wait if cluster else 20.0
+        )
+        try:
+            yield executor
+        finally:
+            executor.shutdown()
+    finally:
+        if cluster is not None:
+            cluster.close()
 
 
 def _lock_missing(plan: Any, console: Console) -> dict[str, str] | None:
