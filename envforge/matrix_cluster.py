@@ -51,9 +51,7 @@ class DaskExecutor(PlacingExecutor):
         payload: Payload = args[0]
         log: Path | None = args[1] if len(args) > 1 else None
         # `retries` counts errors of the function; a lost worker is counted by the scheduler on its own.
-        remote = self._client.submit(
-            fn, payload, resources=dict(payload.resources) or None, pure=False, retries=0
-        )
+        remote = self._client.submit(fn, payload, resources=dict(payload.resources) or None, pure=False, retries=0)
         local: Future[Any] = Future()
         self._remote[local] = remote
 
