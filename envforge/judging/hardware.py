@@ -134,6 +134,14 @@ def _judge_gpu(gpu: Gpu, request: Request, tables: Tables, state: State) -> str:
     _fit_machine(gpu, request, tables, state)
     answers = [_kernels(gpu, item, tables, state) for item in state.on_gpu if item.cuda]
     if not answers and state.on_gpu:
+        if not any(found.severity == "conflict" for found in state.findings):
+            state.add(
+                "conflict",
+                "no-gpu-build",
+                f"nothing here runs on {gpu.name}: {state.on_gpu[0].text} is asked for with CUDA, "
+                "and no framework in the environment has a CUDA build",
+                "give one framework a CUDA build (leave out accelerator: cpu), or leave out cuda",
+            )
         return "none"
     if not answers:
         bounds = tables.toolkit_capabilities(state.cuda or "")

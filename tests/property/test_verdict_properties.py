@@ -153,3 +153,14 @@ def test_adding_a_row_never_makes_a_solvable_request_unsolvable(request: Request
 def test_the_order_of_packages_and_gpus_does_not_matter(request: Request) -> None:
     turned = replace(request, gpus=request.gpus[::-1], packages=request.packages[::-1])
     assert judge(turned, TABLES).verdict == judge(request, TABLES).verdict
+
+
+def test_keras_with_cuda_on_cpu_backends_is_no_gpu_environment() -> None:
+    """Found by the property above: the card's answer was `none` while the verdict said `ok`."""
+    frameworks = (
+        FrameworkRequest(name="jax", version="0.4.20", accelerator="cpu"),
+        FrameworkRequest(name="keras", version="3.0"),
+    )
+    found = judge(Request(python="3.11", cuda="12.4", frameworks=frameworks, gpus=("A100",)), TABLES)
+    assert found.verdict == "conflict"
+    assert "no-gpu-build" in {item.reference for item in found.findings}
