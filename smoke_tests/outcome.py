@@ -59,6 +59,11 @@ _CAUSES = [
         "numpy-abi",
         "a module was built for NumPy 1 and meets NumPy 2 (or the other way round): pin numpy<2",
     ),
+    (
+        r"pyboost_\w+ of .* returned a result with an exception set",
+        "numpy-abi",
+        "MindSpore's compiled operators fail like this with NumPy 2, which its metadata allows: pin numpy<2",
+    ),
     (r"module 'numpy' has no attribute '(\w+)'", "numpy-removed", "numpy.{0} was removed: an older NumPy is needed"),
     (
         r"no kernel image is available",
