@@ -49,6 +49,9 @@ def describe(tables: Tables, image: str) -> Base:
     from envforge.compat import Base
 
     repository, tag = _parts(image)
+    if re.search(r"windows|nanoserver|servercore", f"{repository}:{tag}", re.IGNORECASE):
+        # python:3.11-windowsservercore must not be taken for the Debian of a python tag without a system
+        return Base(image=image, system="windows", glibc=None, status="unknown")
     if repository == "nvidia/cuda":
         found = _cuda(tables, image, tag)
     elif repository == "python":

@@ -11,6 +11,7 @@ starting up costs no more than the command itself needs. A command module has
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import NoReturn
 
 from envforge import __version__
 from envforge.console import Console
-from envforge.errors import EXIT_BUG, EXIT_USAGE, EnvforgeError, Interrupted, UsageError
+from envforge.errors import EXIT_BUG, EXIT_USAGE, EngineError, EnvforgeError, Interrupted, UsageError
 
 # name -> (module under envforge.commands, one line for the overview). Grouped as people meet them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -117,6 +118,20 @@ def _fail(console: Console, error: EnvforgeError) -> int:
     return error.exit_code
 
 
+#: what a host does to any program: a full disk, a quota, a read-only or forbidden folder, a lost disk
+_HOST_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE}
+_HOST_FAULTS |= {getattr(errno, "EDQUOT", errno.ENOSPC)}  # Windows has no quota error
+
+
+def _host_fault(error: OSError) -> EngineError:
+    where = f": {error.filename}" if error.filename else ""
+    return EngineError(
+        "host-refused-file",
+        f"this host refused a read or write{where}: {error.strerror}",
+        hint="look at the free space and the rights there; ENVFORGE_HOME=DIR moves envforge's own files",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code and never lets an exception through."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -164,6 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _HOST_FAULTS:
+            return _fail(console, _host_fault(error))
         if console.verbosity >= 1:
             import traceback
 

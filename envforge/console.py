@@ -39,7 +39,7 @@ class Console:
             return self._color
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
             return False
-        return stream.isatty()
+        return stream is not None and stream.isatty()
 
     def style(self, text: str, *names: str, stream: TextIO | None = None) -> str:
         """``text`` in the given styles when the stream (default stdout) shows colour, else as it is."""

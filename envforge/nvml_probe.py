@@ -6,6 +6,11 @@ process with a time limit. It needs only the standard library; nvidia-ml-py is u
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    sys.path[:1] = []  # this file's own folder must not hide or add modules
+
 import ctypes
 import json
 from typing import Any

@@ -131,6 +131,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     request = _requested(args, tables)
     if args.driver:
         request = replace(request, driver=args.driver)
+    if any(not gpu.strip() for gpu in args.gpu or ()):
+        raise UsageError("empty-gpu", "--gpu names no GPU", hint="give a model or sm_XX, e.g. --gpu A100")
     if args.gpu:
         request = replace(request, gpus=tuple(args.gpu))
     if args.host:
