@@ -140,7 +140,7 @@ def errors_page() -> str:
         codes = sorted({CLASSES[name].exit_code for name in classes})
         kinds = ", ".join(f"`{name}`" for name in sorted(classes))
         words = f"{kinds}, exit code {' or '.join(map(str, codes))}"
-        lines += [f"### {reference}", "", f"*{words}.* {texts['errors'][reference]}", ""]
+        lines += [f"### {reference}", "", f"*{words}.* {texts['errors'].get(reference, '')}", ""]
     lines += [
         "## Findings of `check`",
         "",
@@ -151,7 +151,7 @@ def errors_page() -> str:
         "| --- | --- | --- |",
     ]
     for reference, severities in sorted(finding_references().items()):
-        lines.append(f"| `{reference}` | {', '.join(sorted(severities))} | {texts['findings'][reference]} |")
+        lines.append(f"| `{reference}` | {', '.join(sorted(severities))} | {texts['findings'].get(reference, '')} |")
     return "\n".join(lines) + "\n"
 
 

@@ -171,11 +171,41 @@ def test_site_builds_and_links_hold(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "tutorial.html").is_file()
 
 
-def test_readme_links_hold() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
-    assert len(links) > 5
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def links(page: Path) -> list[tuple[str, str]]:
+    """(path, anchor) of each link of a page to another file."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", text)
+    return [(path, anchor) for path, anchor in found if path or anchor]
+
+
+def broken(page: Path) -> list[str]:
+    """Links of a page whose file or heading is not there."""
+    wrong = []
+    for path, anchor in links(page):
+        target = page.parent / path if path else page
+        if not target.exists():
+            wrong.append(path)
+        elif anchor and anchor not in headings(target):
+            wrong.append(f"{path}#{anchor}")
+    return wrong
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as Markdown makes them from its headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower()) for text in found}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_hold(name: str) -> None:
+    assert broken(ROOT / name) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Two words\n[a](gone.md) [b](#two-words) [c](page.md#three) [d](https://example.org/x)\n")
+    assert broken(page) == ["gone.md", "page.md#three"]
+    assert sum(len(links(one)) for one in PAGES) > 30
 
 
 @pytest.mark.parametrize(
