@@ -42,8 +42,11 @@ def propose(
     known = [tables.framework_name(text)[0] or "" for text in frameworks]
     if not known or "" in known:
         wrong = next((text for text in frameworks if tables.framework_name(text)[0] is None), "none")
-        raise UsageError("usage", f"--framework {wrong}: not known", hint=f"one of {', '.join(tables.known_frameworks())}")
+        raise UsageError(
+            "usage", f"--framework {wrong}: not known", hint=f"one of {', '.join(tables.known_frameworks())}"
+        )
     first, *others = known
+    asked, driver = driver, first_release(driver, tables)
     last: Verdict | None = None
     for release in reversed(tables.releases(first)):
         if release.yanked:
@@ -55,7 +58,9 @@ def propose(
                 found = _spec(name, first, release.version, others, cuda, text, driver, gpus, tables)
                 last = judge(request_from_spec(found), tables)
                 if last.works and last.verdict != "unverified":
-                    return Proposal(spec=found, verdict=last, why=_why(first, cuda, text, driver, gpus, python, last))
+                    return Proposal(
+                        spec=found, verdict=last, why=_why(first, cuda, text, driver, gpus, python, last, asked)
+                    )
     raise ConflictError(
         "no-combination",
         f"no known release of {first} works there",
@@ -64,9 +69,25 @@ def propose(
     )
 
 
+def first_release(driver: str | None, tables: Tables) -> str | None:
+    """580 -> 580.65.06, the oldest driver of that branch in the tables; anything else as it is."""
+    if driver is None or not re.fullmatch(r"\d+", driver):
+        return driver
+    named = [str(row["driver"]) for row in tables.raw("cuda")["toolkits"]]
+    same = [text for text in named if text.startswith(f"{driver}.")]  # a row may name only the branch
+    return min(same, key=key, default=driver)
+
+
 def _spec(
-    name: str, first: str, version: str, others: Sequence[str], cuda: str | None, python: str,
-    driver: str | None, gpus: Sequence[str], tables: Tables,
+    name: str,
+    first: str,
+    version: str,
+    others: Sequence[str],
+    cuda: str | None,
+    python: str,
+    driver: str | None,
+    gpus: Sequence[str],
+    tables: Tables,
 ) -> specs.EnvSpec:
     accelerator: specs.Accelerator = "cuda" if cuda else "cpu"
     rows: dict[specs.FrameworkName, specs.FrameworkSpec] = {
@@ -85,7 +106,14 @@ def _spec(
 
 
 def _why(
-    first: str, cuda: str | None, python: str, driver: str | None, gpus: Sequence[str], asked: str | None, found: Verdict
+    first: str,
+    cuda: str | None,
+    python: str,
+    driver: str | None,
+    gpus: Sequence[str],
+    asked: str | None,
+    found: Verdict,
+    branch: str | None,
 ) -> dict[str, str]:
     where = " and ".join([*([f"driver {driver}"] if driver else []), *gpus]) or "any machine"
     why = {f"frameworks.{first}.version": f"the newest known that works with {where}"}
@@ -93,9 +121,11 @@ def _why(
         why["python"] = f"{first} has wheels for {python}"
     if cuda:
         floor = found.driver.get("floor")
-        why["cuda.version"] = f"the newest of its builds that works with {where}" + (f"; made for driver {floor}" if floor else "")
-    if driver and re.fullmatch(r"\d+", driver):
-        why["targets.drivers"] = f"{driver}: the first release of that branch"
+        why["cuda.version"] = f"the newest of its builds that works with {where}" + (
+            f"; made for driver {floor}" if floor else ""
+        )
+    if branch and re.fullmatch(r"\d+", branch):
+        why["targets.drivers"] = f"{branch}: the first release of that branch that the tables know"
     return why
 
 

@@ -62,19 +62,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
     generic = path.stem.lower() in ("requirements", "environment", "dockerfile", "pyproject", "cog", "uv", "poetry")
     name = args.name or (path.resolve().parent.name if generic and path.resolve().parent.name else path.stem)
     found = importers.read(
-        data, place=args.file, reader=lambda wanted: _inside(path.parent, wanted), form=args.format,
-        name=name_of(name), strict=args.strict, platform=args.platform,
+        data,
+        place=args.file,
+        reader=lambda wanted: _inside(path.parent, wanted),
+        form=args.format,
+        name=name_of(name),
+        strict=args.strict,
+        platform=args.platform,
     )
     header = (f"Imported from {path.name} ({found.format}).", *(f"{n.severity}: {n.message}" for n in found.notes))
     text = dumps(found.spec, header=header, why=found.why)
     if args.output:
         write(Path(args.output), text, force=args.force)
     verdict = judge(request_from_spec(found.spec), compat.load())
-    console.document({
-        "schema": 1, "path": args.output, "format": found.format, "spec": text, "verdict": verdict.document(),
-        "lines": [line.document() for line in found.lines], "notes": [note.document() for note in found.notes],
-        "counts": found.counts,
-    })
+    console.document(
+        {
+            "schema": 1,
+            "path": args.output,
+            "format": found.format,
+            "spec": text,
+            "verdict": verdict.document(),
+            "lines": [line.document() for line in found.lines],
+            "notes": [note.document() for note in found.notes],
+            "counts": found.counts,
+        }
+    )
     if console.json_mode:
         return EXIT_OK
     for line in found.lines:

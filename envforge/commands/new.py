@@ -50,12 +50,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     tables = compat.load()
     if args.from_python:
         python, packages = _installed(args.from_python)
-        found = importers.read(new.from_packages(args.name, python, packages), place=args.from_python,
-                               form="requirements", name=args.name)
+        found = importers.read(
+            new.from_packages(args.name, python, packages), place=args.from_python, form="requirements", name=args.name
+        )
         made, why, verdict = found.spec, found.why, judge(request_from_spec(found.spec), tables)
     else:
-        best = new.propose(args.name, args.framework, tables, driver=args.driver, gpus=args.gpu,
-                           python=args.python, cpu=args.cpu)
+        best = new.propose(
+            args.name, args.framework, tables, driver=args.driver, gpus=args.gpu, python=args.python, cpu=args.cpu
+        )
         made, why, verdict = best.spec, dict(best.why), best.verdict
     text = dumps(made, why=why)
     path = Path(args.output or f"envs/{args.name}.yaml")
@@ -75,5 +77,7 @@ def _installed(path: str) -> tuple[str, list[tuple[str, str]]]:
         outcome = process.run([path, "-I", "-c", _SCRIPT], timeout=60)
         data = json.loads(outcome.stdout)
     except (OSError, ValueError):
-        raise UsageError("interpreter", f"{path} is not a Python that answers", hint="give the path of python") from None
+        raise UsageError(
+            "interpreter", f"{path} is not a Python that answers", hint="give the path of python"
+        ) from None
     return data["python"], [(row[0], row[1]) for row in data["packages"]]

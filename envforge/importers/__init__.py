@@ -32,8 +32,13 @@ def detect(path: str, text: str = "") -> str:
     """The format of a file by its name, then by its content. Raises SpecError ``import-unknown-format``."""
     name = path.replace("\\", "/").rsplit("/", 1)[-1].lower()
     exact = {
-        "pyproject.toml": "pyproject", "uv.lock": "uv-lock", "poetry.lock": "poetry-lock", "pixi.lock": "pixi-lock",
-        "cog.yaml": "cog", "devcontainer.json": "devcontainer", ".devcontainer.json": "devcontainer",
+        "pyproject.toml": "pyproject",
+        "uv.lock": "uv-lock",
+        "poetry.lock": "poetry-lock",
+        "pixi.lock": "pixi-lock",
+        "cog.yaml": "cog",
+        "devcontainer.json": "devcontainer",
+        ".devcontainer.json": "devcontainer",
     }
     if name in exact:
         return exact[name]
@@ -75,7 +80,9 @@ def decode(data: bytes, draft: Draft) -> str:
     for mark, encoding in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             said = "a UTF-8 byte order mark" if encoding == "utf-8-sig" else "UTF-16 text"
-            draft.note("warning", "encoding", f"{draft.place}: {said}: some tools misread the first line", "save as UTF-8")
+            draft.note(
+                "warning", "encoding", f"{draft.place}: {said}: some tools misread the first line", "save as UTF-8"
+            )
             text = data.decode(encoding, "replace")
             break
     else:
@@ -109,7 +116,9 @@ def read(
     from envforge.importers.finish import finish
 
     base = place.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    draft = Draft(name=name or re.sub(r"\.[A-Za-z]+$", "", base), place=place, tables=load(), read=reader, strict=strict)
+    draft = Draft(
+        name=name or re.sub(r"\.[A-Za-z]+$", "", base), place=place, tables=load(), read=reader, strict=strict
+    )
     draft.platform = platform
     text = decode(data.encode("utf-8", "replace") if isinstance(data, str) else data, draft)
     found = form or detect(place, text)

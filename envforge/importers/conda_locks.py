@@ -17,7 +17,9 @@ def read(draft: Draft, text: str) -> None:
     import re
 
     declared = re.search(r"__cuda:\s*[\"']?(\d+\.\d+)", virtual)
-    found = conda_import.read(text, place=draft.place, platform=platform, declared_cuda=declared[1] if declared else None)
+    found = conda_import.read(
+        text, place=draft.place, platform=platform, declared_cuda=declared[1] if declared else None
+    )
     lines = text.splitlines()
     draft.channels += [name.rstrip("/").removeprefix(conda_import.CHANNEL_HOST) for name in found.channels]
     for note in found.notes:

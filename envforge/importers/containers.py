@@ -46,7 +46,9 @@ def compose(draft: Draft, text: str) -> None:
         shown = f"{'.'.join(p for p in path if p != '[]')}: {value}"
         key = path[2] if len(path) > 2 and path[0] == "services" else ""
         if "devices" in path and "reservations" in path:
-            reserved.setdefault(path[1], set()).add(path[path.index("devices") + 2] if len(path) > path.index("devices") + 2 else "")
+            reserved.setdefault(path[1], set()).add(
+                path[path.index("devices") + 2] if len(path) > path.index("devices") + 2 else ""
+            )
             draft.line(number, shown, "kept", "a GPU reservation: `envforge compose` writes it")
         elif key == "image" and fits(specs.IMAGE, value) and draft.base == "auto":
             draft.base = value
@@ -55,18 +57,29 @@ def compose(draft: Draft, text: str) -> None:
             _environment(draft, value if path[-1] == "[]" else f"{path[-1]}={value}", number)
         elif key == "user":
             if value in ("root", "0"):
-                draft.note("warning", "runs-as-root", "the service runs as root", "the image of a spec has its own user")
+                draft.note(
+                    "warning", "runs-as-root", "the service runs as root", "the image of a spec has its own user"
+                )
             draft.line(number, shown, "ignored", "the spec has its own user")
         else:
             draft.line(number, shown, "ignored", "how the service is run, not what is in the image")
     for service, keys in reserved.items():
         if {"count", "device_ids"} <= keys:
-            raise SpecError("compose-count-and-ids", f"{draft.place}: {service}: count and device_ids exclude each other",
-                            hint="keep one of them")
+            raise SpecError(
+                "compose-count-and-ids",
+                f"{draft.place}: {service}: count and device_ids exclude each other",
+                hint="keep one of them",
+            )
         if not keys & {"count", "device_ids"}:
-            draft.note("info", "reservation-all", f"{service}: no count and no device_ids means all GPUs; driver nvidia")
-        draft.note("info", "compose-version", f"{service}: needs Compose 1.28 or later (an older one says: devices was "
-                   "unexpected); swarm mode: not supported by swarm")
+            draft.note(
+                "info", "reservation-all", f"{service}: no count and no device_ids means all GPUs; driver nvidia"
+            )
+        draft.note(
+            "info",
+            "compose-version",
+            f"{service}: needs Compose 1.28 or later (an older one says: devices was "
+            "unexpected); swarm mode: not supported by swarm",
+        )
     if reserved and not re.search(r"shm_size|ipc:", text):
         draft.note("info", "no-shm-size", "no shm_size: data loaders need more than 64 MB", "shm_size: 2gb")
 
@@ -75,7 +88,9 @@ def _environment(draft: Draft, text: str, number: int) -> None:
     name, _, value = text.partition("=")
     if re.search(r"(?i)(password|secret|token|key)$", name):
         if not value or re.fullmatch(r"\$\{\w+\}|\$\w+", value):
-            draft.note("warning", "empty-token", f"{name} has no value of its own: it may be empty, and the service open")
+            draft.note(
+                "warning", "empty-token", f"{name} has no value of its own: it may be empty, and the service open"
+            )
         draft.line(number, f"{name}=***", "ignored", "secrets do not belong in a spec")
     elif name.startswith("NVIDIA_") and "$" not in value:
         draft.env[name] = value

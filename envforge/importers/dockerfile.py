@@ -38,8 +38,12 @@ def read(draft: Draft, text: str) -> None:
             draft.line(number, f"{word} {rest}", "not-understood", "not an instruction of a Dockerfile")
     for version in {c[0] for c in draft.claims if c[2] == "base"}:
         if version.count(".") == 2 and re.search(r"\$\{CUDA\w*/\./", text):
-            draft.note("warning", "substitution-breaks", f"with {version} the file's own substitution gives a wrong label: "
-                       f"cuda{series(version).replace('.', '')} and {series(version).replace('.', '-')} are meant")
+            draft.note(
+                "warning",
+                "substitution-breaks",
+                f"with {version} the file's own substitution gives a wrong label: "
+                f"cuda{series(version).replace('.', '')} and {series(version).replace('.', '-')} are meant",
+            )
 
 
 def _instructions(text: str) -> list[tuple[int, str, str]]:
@@ -93,7 +97,13 @@ def _variable(draft: Draft, number: int, word: str, rest: str, values: dict[str,
         if value or name not in values:
             values[name] = value
         secret = re.search(r"(?i)(password|passwd|secret|token|api_?key)", name)
-        if word == "ENV" and fits(specs.ENV_KEY, name) and not secret and "$" not in value and name.startswith("NVIDIA_"):
+        if (
+            word == "ENV"
+            and fits(specs.ENV_KEY, name)
+            and not secret
+            and "$" not in value
+            and name.startswith("NVIDIA_")
+        ):
             draft.env[name] = value
             draft.line(number, f"ENV {item}", "kept")
         else:
@@ -112,8 +122,12 @@ def _from(draft: Draft, number: int, full: str) -> None:
     if cuda:
         draft.claim(cuda[1], image, "base")
         if cuda[1].count(".") == 1:
-            draft.note("warning", "base-two-part-tag", f"{image}: tags with a CUDA of two parts were withdrawn",
-                       f"try {image.replace(cuda[1], cuda[1] + '.1', 1)}")
+            draft.note(
+                "warning",
+                "base-two-part-tag",
+                f"{image}: tags with a CUDA of two parts were withdrawn",
+                f"try {image.replace(cuda[1], cuda[1] + '.1', 1)}",
+            )
         cudnn = re.search(r"cudnn(\d+)", image)
         draft.cudnn = cudnn[1] if cudnn else None
     draft.line(number, f"FROM {image}", "kept")
@@ -121,8 +135,12 @@ def _from(draft: Draft, number: int, full: str) -> None:
 
 def _command(draft: Draft, number: int, command: str, values: dict[str, str]) -> None:
     if re.search(r"chmod\s+u\+s\s+\S*ldconfig", command):
-        draft.note("warning", "setuid-ldconfig", "ldconfig is made setuid: any user of the image can act as root",
-                   "not needed: the image of a spec runs as its own user")
+        draft.note(
+            "warning",
+            "setuid-ldconfig",
+            "ldconfig is made setuid: any user of the image can act as root",
+            "not needed: the image of a spec runs as its own user",
+        )
     if "miniconda" in command.lower() and "latest" in command:
         draft.note("warning", "unpinned-conda", "the newest conda installer is fetched: each build may differ")
     try:
@@ -138,11 +156,11 @@ def _command(draft: Draft, number: int, command: str, values: dict[str, str]) ->
     if name == "uv" and words[1:2] == ["pip"]:
         words, name = words[1:], "pip"
     if re.match(r"pip[\d.]*$", name) and "install" in words:
-        _pip(draft, number, words[words.index("install") + 1:])
+        _pip(draft, number, words[words.index("install") + 1 :])
     elif name in ("conda", "mamba", "micromamba") and ("install" in words or "create" in words):
         _conda(draft, number, words[2:])
     elif name in ("apt-get", "apt") and "install" in words:
-        for item in words[words.index("install") + 1:]:
+        for item in words[words.index("install") + 1 :]:
             if not item.startswith("-"):
                 draft.line(number, f"apt {item}", *packages.apt(draft, item))
     elif name in ("apt-get", "apt", "rm", "echo", "conda", "mamba", "set", "ldconfig"):
@@ -152,8 +170,24 @@ def _command(draft: Draft, number: int, command: str, values: dict[str, str]) ->
 
 
 def _pip(draft: Draft, number: int, words: list[str]) -> None:
-    valued = {"-f", "--find-links", "-i", "--index-url", "--extra-index-url", "-r", "--requirement", "-c",
-              "--constraint", "-e", "--editable", "--trusted-host", "-t", "--target", "--root", "--prefix"}
+    valued = {
+        "-f",
+        "--find-links",
+        "-i",
+        "--index-url",
+        "--extra-index-url",
+        "-r",
+        "--requirement",
+        "-c",
+        "--constraint",
+        "-e",
+        "--editable",
+        "--trusted-host",
+        "-t",
+        "--target",
+        "--root",
+        "--prefix",
+    }
     position = 0
     while position < len(words):
         word = words[position]
@@ -163,7 +197,9 @@ def _pip(draft: Draft, number: int, words: list[str]) -> None:
             if name in valued and not equal and position < len(words):
                 value = words[position]
                 position += 1
-            fate = requirements.option(draft, name, value) if name in valued else ("ignored", "a setting of the pip run")
+            fate = (
+                requirements.option(draft, name, value) if name in valued else ("ignored", "a setting of the pip run")
+            )
             draft.line(number, f"{name} {value}".strip(), *fate)
         else:
             draft.line(number, f"pip {word}", *packages.requirement(draft, word))

@@ -21,12 +21,20 @@ def finish(draft: Draft, form: str) -> Imported:
     own = {label: specs.IndexSpec(**row) for label, row in draft.indexes.items()}
     base = draft.base if fits(specs.IMAGE, draft.base) else "auto"
     empty = not (frameworks or draft.pip or draft.conda)
-    if draft.channels and draft.channels[0] == "defaults" or "defaults" in draft.channels:
-        draft.note("info", "defaults-channel", "the channel `defaults` has licence terms for larger organisations",
-                   "conda-forge has most of the same packages")
+    if (draft.channels and draft.channels[0] == "defaults") or "defaults" in draft.channels:
+        draft.note(
+            "info",
+            "defaults-channel",
+            "the channel `defaults` has licence terms for larger organisations",
+            "conda-forge has most of the same packages",
+        )
     if len(draft.channels) > 1:
-        draft.note("info", "channel-priority", "what is installed depends on the order of the channels and on the "
-                   "priority mode: the order is kept, the lock records the mode")
+        draft.note(
+            "info",
+            "channel-priority",
+            "what is installed depends on the order of the channels and on the "
+            "priority mode: the order is kept, the lock records the mode",
+        )
     found = specs.EnvSpec(
         name=name_of(draft.name),
         description=f"imported from {draft.place.rsplit('/', 1)[-1]}"[:300],
@@ -99,20 +107,29 @@ def _cuda(draft: Draft, python: str) -> specs.CudaSpec | None:
             place: specs.CudaSource = "conda" if source.startswith("conda") else "wheels"
             if source in ("base", "inferred"):
                 place = "base"
-            elif any(c[2] == "base" for c in usable) and series(full) == series(next(c[0] for c in usable if c[2] == "base")):
+            elif any(c[2] == "base" for c in usable) and series(full) == series(
+                next(c[0] for c in usable if c[2] == "base")
+            ):
                 place = "base" if not source.startswith("conda") else "conda"
             short = full if place == "base" else series(full)
             return specs.CudaSpec(version=short, source=place, cudnn=draft.cudnn if place == "base" else None)
     for name, row in gpu.items():
-        if row.get("conda") or row["accelerator"] is None and name == "jax":
+        if row.get("conda") or (row["accelerator"] is None and name == "jax"):
             continue
         version = split_local(row["version"])[0] if row["version"] else _newest(draft, name, python)
         usual = draft.tables.default_index_cuda(name, version, draft.platform)
-        if usual and usual != "cpu" and (name != "tensorflow" or row["accelerator"] == "cuda" or "and-cuda" in row["extras"]):
+        if (
+            usual
+            and usual != "cpu"
+            and (name != "tensorflow" or row["accelerator"] == "cuda" or "and-cuda" in row["extras"])
+        ):
             draft.why["cuda.version"] = f"{row['from']} without a label: its build on the default index"
-            draft.note("warning", "default-index-cuda",
-                       f"{row['from']} names no CUDA: the default index gives the build for CUDA {usual}",
-                       "write a label, as in torch==2.6.0+cu118, or cuda.version, if another is meant")
+            draft.note(
+                "warning",
+                "default-index-cuda",
+                f"{row['from']} names no CUDA: the default index gives the build for CUDA {usual}",
+                "write a label, as in torch==2.6.0+cu118, or cuda.version, if another is meant",
+            )
             return specs.CudaSpec(version=usual)
     return None
 
@@ -130,13 +147,21 @@ def _two(draft: Draft, claims: list[tuple[str, str, str]]) -> None:
     for one in list(seen):
         for other in list(seen):
             if one < other and "." in one and "." in other:
-                draft.note("warning", "two-cuda-versions",
-                           f"{seen[one]} asks for CUDA {one}, {seen[other]} for CUDA {other}", "one CUDA per environment")
+                draft.note(
+                    "warning",
+                    "two-cuda-versions",
+                    f"{seen[one]} asks for CUDA {one}, {seen[other]} for CUDA {other}",
+                    "one CUDA per environment",
+                )
     kinds = {"conda" if c[2].startswith("conda") else c[2] for c in claims}
     kinds = {"wheels" if kind in ("index", "extra") else kind for kind in kinds}
     if len(kinds & {"base", "conda", "wheels"}) > 1:
-        draft.note("warning", "two-cuda-providers",
-                   f"CUDA libraries come from two places: {' and '.join(sorted(kinds))}", "keep one of them")
+        draft.note(
+            "warning",
+            "two-cuda-providers",
+            f"CUDA libraries come from two places: {' and '.join(sorted(kinds))}",
+            "keep one of them",
+        )
 
 
 def _framework(draft: Draft, name: str, row: dict[str, Any], cuda: specs.CudaSpec | None) -> specs.FrameworkSpec:
@@ -156,8 +181,12 @@ def _framework(draft: Draft, name: str, row: dict[str, Any], cuda: specs.CudaSpe
                 accelerator = "cpu"
     several = len(draft.frameworks) > 1 and cuda is not None
     if several and accelerator is None and name == "tensorflow" and not row.get("conda"):
-        draft.note("warning", "accelerator-question",
-                   f"{row['from']} beside a framework on CUDA {cuda.version if cuda else ''}: GPU or CPU, and one cuDNN "
-                   "for both?", "set frameworks.tensorflow.accelerator; cpu is taken now" )
+        draft.note(
+            "warning",
+            "accelerator-question",
+            f"{row['from']} beside a framework on CUDA {cuda.version if cuda else ''}: GPU or CPU, and one cuDNN "
+            "for both?",
+            "set frameworks.tensorflow.accelerator; cpu is taken now",
+        )
         accelerator = "cpu"
     return specs.FrameworkSpec(version=version, index=index, extras=row["extras"], accelerator=accelerator or "auto")

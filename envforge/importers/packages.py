@@ -47,10 +47,15 @@ def _applies(marker: str, draft: Draft) -> bool:
 
     machine = "aarch64" if draft.platform.endswith("arm64") else "x86_64"
     world = {
-        "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": machine,
-        "extra": "", "python_version": draft.python or "3.11",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "extra": "",
+        "python_version": draft.python or "3.11",
         "python_full_version": (draft.python or "3.11") + ".0",
-        "implementation_name": "cpython", "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
     }
     if "python" in marker or "extra" in marker:
         return True
@@ -96,7 +101,9 @@ def _package(draft: Draft, body: str, found: Requirement | None) -> Fated:
     clean = re.sub(r"\s*,\s*", ",", clean) if " @ " not in body and ";" not in body else clean
     if "git+" in clean and not re.search(r"@[0-9a-f]{7,40}(?:#|$|\s)", clean):
         draft.note(
-            "warning", "git-without-commit", f"{clean} names no commit: each build may give other code",
+            "warning",
+            "git-without-commit",
+            f"{clean} names no commit: each build may give other code",
             "add @ and the commit; the lock keeps the one it finds",
         )
     if not fits(specs.REQUIREMENT, clean):
@@ -107,16 +114,23 @@ def _package(draft: Draft, body: str, found: Requirement | None) -> Fated:
             draft.claim(claim, body, "wheels")
         for extra in found.extras:
             if re.fullmatch(r"cu(?:da)?1\d(?:\d)?(?:-.*)?", extra):
-                draft.note("info", "extra-claims-cuda", f"{body}: the extra {extra} asks for CUDA {label_version(extra)}")
+                draft.note(
+                    "info", "extra-claims-cuda", f"{body}: the extra {extra} asks for CUDA {label_version(extra)}"
+                )
                 draft.claims.append((label_version(extra) or "", body, "extra"))
         if found.local and "cudnn8" in found.local:
             _cudnn8(draft, body)
         bound = found.range
-        if found.pinned is None and bound.lower is not None and bound.upper is None and re.match(
-            r"nvidia-cudnn|numpy$|protobuf$|transformers$|opencv-python", found.name
+        if (
+            found.pinned is None
+            and bound.lower is not None
+            and bound.upper is None
+            and re.match(r"nvidia-cudnn|numpy$|protobuf$|transformers$|opencv-python", found.name)
         ):
             draft.note(
-                "warning", "open-bound", f"{body} has no upper bound: today it may give another major version",
+                "warning",
+                "open-bound",
+                f"{body} has no upper bound: today it may give another major version",
                 "add an upper bound, as in name>=1,<2",
             )
     if clean not in draft.pip:
@@ -129,7 +143,9 @@ def _cudnn8(draft: Draft, who: str) -> None:
     if bound not in draft.pip:
         draft.pip.append(bound)
         draft.why["packages.pip"] = f"{bound} is added: {who} was built for cuDNN 8"
-        draft.note("warning", "cudnn-bound", f"{bound} is added: {who} was built for cuDNN 8, and its own bound is open")
+        draft.note(
+            "warning", "cudnn-bound", f"{bound} is added: {who} was built for cuDNN 8, and its own bound is open"
+        )
 
 
 def _framework(draft: Draft, name: str, accelerator: str | None, found: Requirement, marker: bool) -> Fated:
@@ -186,7 +202,9 @@ def _framework(draft: Draft, name: str, accelerator: str | None, found: Requirem
 
 def _newest(draft: Draft, name: str, found: Requirement) -> tuple[str | None, str]:
     """The newest release in the bounds: a spec names exact versions."""
-    rows = [r for r in draft.tables.releases(name) if not r.yanked and (not found.range.text or r.version in found.range)]
+    rows = [
+        r for r in draft.tables.releases(name) if not r.yanked and (not found.range.text or r.version in found.range)
+    ]
     if not rows:
         return None, ""
     if not found.range.text:
@@ -198,7 +216,9 @@ def _newest(draft: Draft, name: str, found: Requirement) -> tuple[str | None, st
         best = with_python[-1].version if with_python else best
     lower = re.search(r">=?\s*([0-9][0-9.]*)", found.range.text)
     if found.range.upper is None and lower and major(lower[1]) != major(best):
-        draft.note("warning", "open-bound", f"{found.text} now gives another major version: {best}", "add an upper bound")
+        draft.note(
+            "warning", "open-bound", f"{found.text} now gives another major version: {best}", "add an upper bound"
+        )
     return best, f"{best} is the newest known in {found.range.text}"
 
 
@@ -220,7 +240,9 @@ def index(draft: Draft, url: str, *, kind: str) -> Fated:
     """An index or find-links page. ``kind``: index-url, extra-index-url, find-links."""
     url = url.strip().strip("'\"")
     torch = _TORCH_URL.match(url)
-    known = next((row for row in draft.tables.raw("rules")["indexes"] if row["url"].rstrip("/") == url.rstrip("/")), None)
+    known = next(
+        (row for row in draft.tables.raw("rules")["indexes"] if row["url"].rstrip("/") == url.rstrip("/")), None
+    )
     if re.fullmatch(r"https?://pypi\.org/simple/?", url):
         return "kept", "the default index"
     if not fits(specs.URL, url):
@@ -248,7 +270,9 @@ def index(draft: Draft, url: str, *, kind: str) -> Fated:
             label, count = f"{base}-{count}", count + 1
         packages, why = ["*"] if kind == "index-url" else [], "an index for the whole file"
         draft.note(
-            "warning", "index-whole-file", f"{url} applies to every package of the file: a package of the same name "
+            "warning",
+            "index-whole-file",
+            f"{url} applies to every package of the file: a package of the same name "
             "on another index may be taken instead (dependency confusion)",
             f"name the packages that come from it under indexes.{label}.packages",
         )
@@ -277,9 +301,9 @@ def conda(draft: Draft, text: str) -> Fated:
         draft.claim(found[1], body, "conda")
     build = re.search(r"=\s*\*?(?:py\d+_?)?cuda_?(\d{2,3})", bound)
     if build:
-        version = label_version("cuda" + build[1]) or ""
-        draft.claims.append((version, body, "conda-build"))
-        draft.note("info", "build-claims-cuda", f"{body}: the build string asks for CUDA {version}")
+        claimed = label_version("cuda" + build[1]) or ""
+        draft.claims.append((claimed, body, "conda-build"))
+        draft.note("info", "build-claims-cuda", f"{body}: the build string asks for CUDA {claimed}")
     if name == "cudnn" and found:
         draft.cudnn = found[1]
     framework = {"pytorch": "torch", "pytorch-gpu": "torch"}.get(name) or draft.tables.framework_name(name)[0]
@@ -287,7 +311,7 @@ def conda(draft: Draft, text: str) -> Fated:
         draft.conda.append(clean)
     if framework is None:
         return ("kept", "") if clean == body else ("changed", f"written as {clean}")
-    version = exact[1] if exact and is_version(exact[1]) and fits(specs.VERSION, exact[1]) else None
+    version: str | None = exact[1] if exact and is_version(exact[1]) and fits(specs.VERSION, exact[1]) else None
     if version is not None and draft.tables.release(framework, version) is None and version.count(".") < 2:
         same = [r.version for r in draft.tables.releases(framework) if series(r.version) == version]
         version = max(same, key=key) if same else version
@@ -295,8 +319,11 @@ def conda(draft: Draft, text: str) -> Fated:
         framework, {"version": version, "from": body, "extras": (), "accelerator": None, "conda": True}
     )
     draft.why[f"frameworks.{framework}.version"] = f"from conda: {body}"
-    if framework == "torch" and version and series(version) in ("1.13", "2.0", "2.1") and not any(
-        re.match(r"mkl[<=]", item) for item in draft.conda
+    if (
+        framework == "torch"
+        and version
+        and series(version) in ("1.13", "2.0", "2.1")
+        and not any(re.match(r"mkl[<=]", item) for item in draft.conda)
     ):
         draft.conda.append("mkl<2024.1")
         draft.note("warning", "mkl-bound", f"mkl<2024.1 is added: torch {version} from conda fails with a later MKL")

@@ -16,6 +16,7 @@ from envforge.compat import Tables
 from envforge.errors import SpecError
 from envforge.judging.records import Finding, Severity
 from envforge.spec import EnvSpec
+from envforge.yamlmodel import Pattern
 
 Fate = Literal["kept", "changed", "ignored", "not-understood"]
 Reader = Callable[[str], str | None]
@@ -60,7 +61,7 @@ def unreadable(place: str, problem: str, hint: str = "") -> SpecError:
     return SpecError("import-unreadable", f"{place}: {problem}", hint=hint or "see: envforge import --help")
 
 
-def fits(pattern: specs.Pattern, text: str) -> bool:
+def fits(pattern: Pattern, text: str) -> bool:
     """Whether a spec accepts this text there."""
     return re.fullmatch(pattern.expression, text) is not None
 

@@ -10,7 +10,16 @@ from envforge.importers import packages
 from envforge.importers.records import Draft
 
 _OPTION = re.compile(r"(?:^|(?<=\s))(--[a-z-]+|-[a-zA-Z])(?:[= ]\s*|(?<=-[a-zA-Z]))('[^']*'|\"[^\"]*\"|[^\s-]\S*)?")
-_WITHOUT_VALUE = {"--pre", "--no-index", "--require-hashes", "--prefer-binary", "-U", "--upgrade", "--no-cache-dir", "--no-deps"}
+_WITHOUT_VALUE = {
+    "--pre",
+    "--no-index",
+    "--require-hashes",
+    "--prefer-binary",
+    "-U",
+    "--upgrade",
+    "--no-cache-dir",
+    "--no-deps",
+}
 _START = re.compile(r"\s+(?=[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?\s*(?:===|==|~=|>=|<=|!=|<|>|@)\s*\S)")
 MAX_INCLUDES = 50
 
@@ -43,7 +52,9 @@ def read(draft: Draft, text: str) -> None:
     """Read the whole file into the draft. Strict: SpecError ``requirements-syntax`` with line and column."""
     for number, body, comment in logical(text):
         if re.search(r"#.*\bno[_-]verify\b", comment):
-            draft.note("info", "private-flag", f"line {number}: a private flag in a comment is not read: {comment[:80]}")
+            draft.note(
+                "info", "private-flag", f"line {number}: a private flag in a comment is not read: {comment[:80]}"
+            )
         if body.startswith("-"):
             _option_line(draft, number, body)
         else:
@@ -113,21 +124,27 @@ def _requirement_line(draft: Draft, number: int, body: str) -> None:
     head, options = body, []
     at = re.search(r"\s(?=--?[a-zA-Z])", body)
     if at and ";" not in body[: at.start()].split(" -")[0][-1:]:
-        head, options = body[: at.start()].strip(), _options(body[at.start():])
+        head, options = body[: at.start()].strip(), _options(body[at.start() :])
     parts = [head] if ";" in head or " @ " in head else _START.split(head)
     parts = _joined(parts)
-    if len(parts) > 1 or any(name not in ("--hash", "--config-settings", "--global-option") for name, _ in options):
-        if draft.strict:
-            where = body.find(parts[1]) if len(parts) > 1 else len(head) + 1
-            raise SpecError(
-                "requirements-syntax",
-                f"{draft.file or draft.place}:{number}:{where + 1}: pip cannot read this line: one requirement per line",
-                context=(body,), hint="leave out --strict: the line is then split",
-            )
+    inline = any(name not in ("--hash", "--config-settings", "--global-option") for name, _ in options)
+    if draft.strict and (len(parts) > 1 or inline):
+        where = body.find(parts[1]) if len(parts) > 1 else len(head) + 1
+        place = f"{draft.file or draft.place}:{number}:{where + 1}"
+        raise SpecError(
+            "requirements-syntax",
+            f"{place}: pip cannot read this line: one requirement per line",
+            context=(body,),
+            hint="leave out --strict: the line is then split",
+        )
     split = len(parts) > 1
     if split:
-        draft.note("warning", "several-requirements", f"line {number} holds {len(parts)} requirements: pip refuses it",
-                   "it was split; write one per line")
+        draft.note(
+            "warning",
+            "several-requirements",
+            f"line {number} holds {len(parts)} requirements: pip refuses it",
+            "it was split; write one per line",
+        )
     for part in parts:
         fate, why = packages.requirement(draft, part)
         hashed = any(name == "--hash" for name, _ in options)
@@ -138,8 +155,12 @@ def _requirement_line(draft: Draft, number: int, body: str) -> None:
         if name == "--hash":
             continue
         fate, why = option(draft, name, value)
-        draft.note("warning", "option-on-requirement", f"line {number}: pip ignores {name} on a requirement line",
-                   "it was taken as a line of its own")
+        draft.note(
+            "warning",
+            "option-on-requirement",
+            f"line {number}: pip ignores {name} on a requirement line",
+            "it was taken as a line of its own",
+        )
         draft.line(number, f"{name} {value}".strip(), "changed" if fate == "kept" else fate, why)
 
 
@@ -148,8 +169,13 @@ def _joined(parts: list[str]) -> list[str]:
     found = []
     for part in parts:
         words = part.split()
-        if words and len(words) > 1 and re.fullmatch(r"[A-Za-z0-9._-]+(?:\[[^\]]*\])?(?:==\S+)?", words[0]) and not re.match(
-            r"[=<>~!@;,(]", words[1]) and not words[0].endswith((",", "=")):
+        if (
+            words
+            and len(words) > 1
+            and re.fullmatch(r"[A-Za-z0-9._-]+(?:\[[^\]]*\])?(?:==\S+)?", words[0])
+            and not re.match(r"[=<>~!@;,(]", words[1])
+            and not words[0].endswith((",", "="))
+        ):
             found += [words[0], *_joined([" ".join(words[1:])])]
         elif part.strip():
             found.append(part.strip())

@@ -31,16 +31,24 @@ def pyproject(draft: Draft, text: str) -> None:
         draft.name = project["name"]
     if isinstance(project.get("requires-python"), str):
         bound = project["requires-python"]
-        draft.line(_at(text, "requires-python"), f"requires-python = {bound}", "ignored",
-                   "a bound for users of the project; the interpreter is chosen for the frameworks")
+        draft.line(
+            _at(text, "requires-python"),
+            f"requires-python = {bound}",
+            "ignored",
+            "a bound for users of the project; the interpreter is chosen for the frameworks",
+        )
     found = project.get("dependencies", [])
     for item in found if isinstance(found, list) else []:
         draft.line(_at(text, str(item)), str(item), *packages.requirement(draft, str(item)))
-    for table, holder in (("project.optional-dependencies", project.get("optional-dependencies")),
-                          ("dependency-groups", data.get("dependency-groups"))):
+    for table, holder in (
+        ("project.optional-dependencies", project.get("optional-dependencies")),
+        ("dependency-groups", data.get("dependency-groups")),
+    ):
         for name, items in holder.items() if isinstance(holder, dict) else ():
             for item in items if isinstance(items, list) else []:
-                draft.line(_at(text, str(item)), f"{table}.{name}: {item}", "ignored", "optional: add it by hand if wanted")
+                draft.line(
+                    _at(text, str(item)), f"{table}.{name}: {item}", "ignored", "optional: add it by hand if wanted"
+                )
     tool = data.get("tool")
     poetry = tool.get("poetry") if isinstance(tool, dict) else None
     wanted = poetry.get("dependencies") if isinstance(poetry, dict) else None
@@ -79,12 +87,16 @@ def _caret(text: str) -> str:
 
 def _locked(draft: Draft, text: str, names: tuple[str, ...]) -> None:
     data = _load(draft, text)
-    rows = next((data[name] for name in names if isinstance(data.get(name), list)), [])
+    rows: list[Any] = next((data[name] for name in names if isinstance(data.get(name), list)), [])
     starts = [text.count("\n", 0, m.start()) + 1 for m in re.finditer(r"(?m)^\[\[packages?\]\]", text)]
     if not rows:
         raise unreadable(draft.place, "it locks no packages")
     python = data.get("requires-python")
-    python = python or (data.get("metadata") or {}).get("python-versions") if isinstance(data.get("metadata", {}), dict) else python
+    python = (
+        python or (data.get("metadata") or {}).get("python-versions")
+        if isinstance(data.get("metadata", {}), dict)
+        else python
+    )
     if isinstance(python, str):
         draft.line(_at(text, "python"), f"python {python}", "ignored", "a bound; the interpreter is chosen")
     seen: set[str] = set()
@@ -100,7 +112,9 @@ def _locked(draft: Draft, text: str, names: tuple[str, ...]) -> None:
 def _entry(draft: Draft, row: dict[str, Any], number: int, seen: set[str]) -> None:
     name, version = row["name"], row.get("version")
     source = row.get("source")
-    if isinstance(source, dict) and {"virtual", "editable", "directory"} & set(source) or not isinstance(version, str):
+    if (isinstance(source, dict) and {"virtual", "editable", "directory"} & set(source)) or not isinstance(
+        version, str
+    ):
         draft.line(number, f"{name} {version or ''}", "ignored", "own code, or not from an index: put it under `files`")
     elif name in seen:
         draft.line(number, f"{name} {version}", "ignored", "another version for another platform or marker")
@@ -114,17 +128,28 @@ def _addresses(draft: Draft, text: str) -> None:
     """CUDA that shows only in addresses."""
     for found in sorted(set(re.findall(r"/cuda(\d+\.\d+)(?:-([a-z0-9]+))?", text))):
         draft.claim(found[0], f"the address part cuda{found[0]}", "inferred")
-        draft.note("warning", "cuda-inferred", f"CUDA {found[0]} is inferred from the address of the wheels: confirm it; "
-                   "its driver floor follows from it")
+        draft.note(
+            "warning",
+            "cuda-inferred",
+            f"CUDA {found[0]} is inferred from the address of the wheels: confirm it; its driver floor follows from it",
+        )
         if found[1].startswith(("ubi", "rhel", "el")):
-            draft.note("warning", "base-limited", f"the wheels are built for {found[1]}: an Ubuntu or Debian base is "
-                       "not what they were made for", "take a base of that system")
+            draft.note(
+                "warning",
+                "base-limited",
+                f"the wheels are built for {found[1]}: an Ubuntu or Debian base is not what they were made for",
+                "take a base of that system",
+            )
     for tag in sorted(set(re.findall(r"download\.pytorch\.org/whl/(cu\d+|cpu)", text))):
         packages.index(draft, f"https://download.pytorch.org/whl/{tag}", kind="extra-index-url")
     if re.search(r"-linux_(?:x86_64|aarch64)\.whl", text):
-        draft.note("warning", "platform-only-wheel", "wheels with a plain linux tag suit the system they were built on only")
+        draft.note(
+            "warning", "platform-only-wheel", "wheels with a plain linux tag suit the system they were built on only"
+        )
     if any(c[2] == "inferred" for c in draft.claims) and "nvidia-" not in text:
-        draft.note("warning", "cuda-from-base", "no nvidia-* packages are locked: the base image must bring CUDA and cuDNN")
+        draft.note(
+            "warning", "cuda-from-base", "no nvidia-* packages are locked: the base image must bring CUDA and cuDNN"
+        )
 
 
 def uv_lock(draft: Draft, text: str) -> None:
