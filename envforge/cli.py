@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("diff", "two images or locks, side by side"),
     "verify": ("verify", "is the image what the lock says"),
     "sbom": ("sbom", "software bill of materials"),
-    "audit": ("audit", "licences, linked libraries, vulnerabilities"),
+    "audit": ("audit", "licences and linked libraries"),
     "push": ("push", "publish a tested image"),
     "vendor": ("vendor", "everything needed to build without a network"),
     "export": ("export", "other tools' formats: apptainer, devcontainer, pylock …"),

@@ -402,7 +402,7 @@ class Ladder(object):
         return "1000 repeats within {0:.1g} (allowed 1e-3)".format(worst), {"error": worst}
 
     def check_stress_memory(self):
-        """Big tensors are made and released again and again; later rounds must not leave more behind than early ones."""
+        """Big tensors are made and released again and again; later rounds leave no more behind than early ones."""
         import gc
 
         import numpy as np

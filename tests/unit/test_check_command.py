@@ -123,7 +123,8 @@ def test_only_what_was_asked_for_is_imported() -> None:
 
 def test_every_target_driver_counts(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "env.yaml"
-    text = "schema: 1\nname: mine\npython: '3.11'\ncuda: {version: '12.6'}\nframeworks:\n  torch: {version: '2.9.0'}\ntargets: "
+    text = "schema: 1\nname: mine\npython: '3.11'\ncuda: {version: '12.6'}\n"
+    text += "frameworks:\n  torch: {version: '2.9.0'}\ntargets: "
     path.write_text(text + "{drivers: ['470.57.02', '580.65.06'], gpus: [T4]}\n", encoding="utf-8")
     code, found = ask(capsys, str(path))
     assert (code, found["driver"]["given"]) == (4, "470.57.02")
