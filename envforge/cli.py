@@ -63,7 +63,10 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose mistakes become our errors (exit code 2, JSON when asked)."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError("usage", f"{self.prog}: {message}", hint=f"see: {self.prog} --help")
+        hint = f"see: {self.prog} --help"
+        if message.startswith("unrecognized arguments") and self.get_default("_takes_command"):
+            hint = f"the command to run stands behind --, as in: {self.prog} NAME -- python train.py"
+        raise UsageError("usage", f"{self.prog}: {message}", hint=hint)
 
 
 def available() -> dict[str, tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -30,8 +31,9 @@ class Console:
     ) -> None:
         self.json_mode = json_mode
         self.verbosity = verbosity
-        self.stdout = stdout if stdout is not None else sys.stdout
-        self.stderr = stderr if stderr is not None else sys.stderr
+        # A closed stream (`>&-`) is None in Python: what would go there goes nowhere.
+        self.stdout = stdout or sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        self.stderr = stderr or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         self._color = color
 
     def _colored(self, stream: TextIO) -> bool:
@@ -39,7 +41,7 @@ class Console:
             return self._color
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
             return False
-        return stream is not None and stream.isatty()
+        return stream.isatty()
 
     def style(self, text: str, *names: str, stream: TextIO | None = None) -> str:
         """``text`` in the given styles when the stream (default stdout) shows colour, else as it is."""

@@ -91,7 +91,10 @@ def _print(document: dict[str, Any], console: Console) -> None:
     if document.get("reproducible"):
         proof = document["reproducible"]
         console.result(f"reproducible: {proof['level']} (compared with {proof['compared_with']})")
-    console.result(f"image:  {document['tag'] or document['image'] + ' (no tag)'}")
+    if document["engine"] == "local":
+        console.result(f"prefix: {document['image']}")
+    else:
+        console.result(f"image:  {document['tag'] or document['image'] + ' (no tag)'}")
     console.result(f"record: {document['record']}")
     if document["status"] == "passed":
         console.result(f"use it: envforge run {document['name']} -- python your_script.py")

@@ -127,10 +127,18 @@ def _requested(args: argparse.Namespace, tables: Tables) -> Request:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
+    from envforge.new import first_release
+
     tables = load()
     request = _requested(args, tables)
     if args.driver:
-        request = replace(request, driver=args.driver)
+        if not re.fullmatch(r"[0-9]{3}(\.[0-9]+){0,3}", args.driver):
+            raise UsageError(
+                "driver-version",
+                f"--driver {args.driver!r} is no driver version",
+                hint="nvidia-smi shows it, for example 535.104.05; a branch such as 535 is read as its first release",
+            )
+        request = replace(request, driver=first_release(args.driver, tables))
     if any(not gpu.strip() for gpu in args.gpu or ()):
         raise UsageError("empty-gpu", "--gpu names no GPU", hint="give a model or sm_XX, e.g. --gpu A100")
     if args.gpu:

@@ -60,7 +60,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     except OSError as error:
         raise SpecError("import-unreadable", f"{path}: {error.strerror or error}", hint="is the path right?") from None
     generic = path.stem.lower() in ("requirements", "environment", "dockerfile", "pyproject", "cog", "uv", "poetry")
-    name = args.name or (path.resolve().parent.name if generic and path.resolve().parent.name else path.stem)
+    # A spec is found by its file name, so the file it is written to names it.
+    written = Path(args.output).stem if args.output else None
+    name = args.name or written or (path.resolve().parent.name if generic and path.resolve().parent.name else path.stem)
     found = importers.read(
         data,
         place=args.file,

@@ -84,7 +84,9 @@ def _exists(base: Base, state: State) -> None:
 def _glibc(request: Request, base: Base | None, tables: Tables, state: State) -> None:
     if base is not None and base.system == "windows":
         state.add(
-            "conflict", "not-linux", f"{base.image} is a Windows image; envforge builds Linux images",
+            "conflict",
+            "not-linux",
+            f"{base.image} is a Windows image; envforge builds Linux images",
             "use a Debian or Ubuntu base",
         )
         return
